@@ -98,3 +98,21 @@ def test_a_damaged_file_is_as_none(tmp_path: Path):
     (tmp_path / "alive" / "1.json").write_text('{"host": "b"}')
     watchdog = Watchdog(epath.Path(tmp_path), 60, process=0, processes=2)
     assert watchdog.line(60.0).endswith("ever heard of process 0, 1")
+
+
+def test_an_object_store_that_does_not_answer_does_not_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    """Its library has errors that are no OSError, such as gcsfs's HttpError."""
+
+    class HttpError(Exception):
+        pass
+
+    def fail(*_: object, **__: object) -> None:
+        raise HttpError("503, unavailable")
+
+    monkeypatch.setattr(module, "write_atomic", fail)
+    monkeypatch.setattr(epath.Path(tmp_path).__class__, "read_text", fail)
+    with Watchdog(epath.Path(tmp_path), SILENCE_S, process=0, processes=2):
+        found = wait_for(capfd, "nothing was ever heard of process 0, 1", 1)
+    assert "vinejax: warning: no sign of life" in found and "HttpError" not in found

@@ -102,7 +102,9 @@ class Watchdog:
             self._folder.mkdir(parents=True, exist_ok=True)
             note = json.dumps(dataclasses.asdict(OWN_SIGNS))
             write_atomic(self._folder / f"{self._process}.json", note)
-        except OSError:  # on a full disk the run's own writes end the run
+        # On a full disk the run's own writes end the run. The library of an object store that does
+        # not answer for a while has errors of its own, which must not end this thread.
+        except Exception:
             return
 
     def _read(self) -> dict[int, Signs]:
@@ -112,6 +114,6 @@ class Watchdog:
             try:
                 note = (self._folder / f"{process}.json").read_text(encoding="utf-8")
                 signs_seen[process] = Signs(**json.loads(note))
-            except (OSError, ValueError, TypeError):
+            except Exception:  # as in `_write`; or the file is missing or damaged
                 continue
         return signs_seen
