@@ -77,6 +77,7 @@ from vinejax.core.errors import UserError
 from vinejax.methods.known import method_names
 from vinejax.runtime import distributed, stopping
 from vinejax.runtime.remedies import remedy
+from vinejax.runtime.workdir import path_of
 
 # Imported by name when a mode runs, so that it loads only what it needs. 'eval --sets' is the mode
 # 'eval' with the flag `--sets`.
@@ -266,20 +267,22 @@ def read_runs(mode: str, runs: list[str]) -> int:
     if FLAGS.config is not None:
         raise UserError(f"--mode={mode} reads the settings from the runs; leave out --config")
     function = function_of(mode)
+    # Only the first argument of the mode 'vine' is a workdir.
+    workdirs = [os.fspath(path_of(run)) for run in (runs[:1] if mode == "vine" else runs)]
     if mode == "compare":
-        function(runs, os.path.expanduser(FLAGS.workdir or "."))
+        function(workdirs, os.fspath(path_of(FLAGS.workdir or ".")))
         return 0
     if mode == "vine":
         if len(runs) != 2:
             raise UserError("--mode=vine needs a workdir and the name of a solution: RUN s24-17")
-        print(f"figure: {function(*runs)}")
+        print(f"figure: {function(workdirs[0], runs[1])}")
         return 0
-    given = " ".join(runs) or "none"
-    if len(runs) != 1 or not (epath.Path(given) / "config.json").exists():
+    if len(runs) != 1 or not (epath.Path(workdirs[0]) / "config.json").exists():
+        given = " ".join(runs) or "none"
         raise UserError(f"--mode=report RUN needs the workdir of one run, not {given}")
-    print(f"report: {function(runs[0])}")
+    print(f"report: {function(workdirs[0])}")
     standing = importlib.import_module("vinejax.tools.report.summary_line")
-    if line := standing.standing_line(epath.Path(runs[0])):
+    if line := standing.standing_line(epath.Path(workdirs[0])):
         print(line)
     return 0
 

@@ -48,6 +48,21 @@ standing.standing_line = lambda run: f"Finished: {run.name}"
     assert command("--mode=report", "run", "--config=mine.py", setup=fake)[0] == 2
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["report", "https://host/run"],
+        ["vine", "https://host/run", "s0-3"],
+        ["compare", "run", "https://host/run"],
+        ["compare", "run", "other", "--workdir=https://host/run"],
+    ],
+)
+def test_addresses_are_no_workdirs(command: Command, arguments: list[str]):
+    status, _, err = command(f"--mode={arguments[0]}", *arguments[1:])
+    line = "vinejax: error: https://host/run: no folder is at https://; give a path on this machine"
+    assert status == 2 and err.startswith(line) and err.count("\n") == 1
+
+
 def test_a_figure_needs_a_run_and_a_name(folder: pathlib.Path, command: Command):
     (folder / "run/episodes").mkdir(parents=True)
     status, _, err = command("--mode=vine", "run")
