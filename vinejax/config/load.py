@@ -284,29 +284,34 @@ def check_name(name: str, fields: Fields | None = None) -> None:
 def _no_such_field(name: str) -> ConfigError:
     if name in RENAMED:
         return ConfigError(name, f"has a new name, {RENAMED[name]}; set that field instead")
-    nearest = _nearest(name)
-    if any(known.startswith(name + ".") for known in field_names()):
-        return ConfigError(name, f"is a group of fields; set one of them, such as {nearest}")
+    if fields := [known for known in field_names() if known.startswith(f"{name}.")]:
+        example = f"set one of them, such as {fields[0]}; vinejax --help {name} lists them"
+        return ConfigError(name, f"is a group of fields; {example}")
     leaf = name.rpartition(".")[2]
     namesakes = [known for known in field_names() if known.rpartition(".")[2] == leaf]
     if len(namesakes) > 1:
         return ConfigError(name, f"no such field; there are {', '.join(namesakes)}")
-    return ConfigError(name, f"no such field; the nearest one is {nearest}")
+    nearest = _nearest(name)
+    hint = f"the nearest one is {nearest}" if nearest else "vinejax --help lists all"
+    return ConfigError(name, f"no such field; {hint}")
 
 
-def _nearest(name: str) -> str:
+def _nearest(name: str) -> str | None:
     """The field that `name` extends (`ppo.clip` for `ppo.clip.low`), or else the most similar one.
 
     The similarity of the names' last parts is added to that of the whole names, so that `clip`
-    finds `ppo.clip`.
+    finds `ppo.clip`. The result is None if no field has half of the possible similarity.
     """
     leaf = name.rpartition(".")[2]
 
     def likeness(known: str) -> float:
+        if name.startswith(f"{known}."):
+            return 2.0
         whole = difflib.SequenceMatcher(None, name, known).ratio()
         return whole + difflib.SequenceMatcher(None, leaf, known.rpartition(".")[2]).ratio()
 
-    return max(field_names(), key=lambda known: (name.startswith(f"{known}."), likeness(known)))
+    nearest = max(field_names(), key=likeness)
+    return nearest if likeness(nearest) >= 1.0 else None
 
 
 def _dataclass_of(kind: type, prefix: str, fields: Any) -> Any:
