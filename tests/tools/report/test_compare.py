@@ -72,6 +72,17 @@ def test_a_curve_has_the_interval_of_what_it_is(folders):
     assert point.x == 32.0 and point.accuracy == pytest.approx((0.355, 0.305, 0.405))
 
 
+def test_a_run_that_was_extended_after_its_end_is_compared_at_the_same_iterations(tmp_path):
+    """It has an evaluation at its first end, iteration 3, which the other run does not have."""
+    folders = [compared_run(tmp_path / f"run_{seed}", 0.6, seed=seed) for seed in (1, 2)]
+    lines = (folders[0] / "metrics.jsonl").read_text().splitlines()
+    at_its_end = json.loads(lines[1]) | {"iteration": 3, "eval/pass_at_1": 0.3}
+    (folders[0] / "metrics.jsonl").write_text("\n".join([*lines, json.dumps(at_its_end)]) + "\n")
+    (group,) = group_runs(read_runs(list(map(str, folders))))
+    points = [(point.x, point.accuracy.value) for point in group.curve("iteration")]
+    assert points == [(0, 0.2), (2, pytest.approx(0.4)), (4, pytest.approx(0.6))]
+
+
 def test_the_page_has_the_numbers_of_the_runs(source):
     page = shown(source)
     vine, grpo = [0.61, 0.62, 0.63], [0.51, 0.52]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from vinejax.runtime.workdir import FREE_FIELDS, free_groups
 from vinejax.tools.report.compare.read_runs import ComparedRun
 from vinejax.tools.report.interquartile import IntervalEstimate, iqm_interval
-from vinejax.tools.report.learning_curve import aligned
+from vinejax.tools.report.learning_curve import EvaluationPoint, aligned
 
 # Fields that may change between two starts of one run, for instance by --mode=eval, although they
 # change what the run learns or the accuracy on its curve.
@@ -55,9 +55,23 @@ class RunGroup(NamedTuple):
                 CurvePoint(getattr(p, axis), IntervalEstimate(p.accuracy, p.low, p.high))
                 for p in points
             ]
-        x = [[getattr(point, axis) for point in run.curve] for run in self.runs]
-        accuracy = [[point.accuracy for point in run.curve] for run in self.runs]
+        curves = self._comparable()
+        x = [[getattr(point, axis) for point in curve] for curve in curves]
+        accuracy = [[point.accuracy for point in curve] for curve in curves]
         return [CurvePoint(at, iqm_interval([scores])) for at, scores in aligned(x, accuracy)]
+
+    def _comparable(self) -> list[list[EvaluationPoint]]:
+        """The evaluations of each run without those after iterations that another run lacks.
+
+        A run that was extended after its end has one more there, and so has a run whose
+        `eval.every` was another. With a budget, runs may end after different iterations, and all
+        evaluations stay.
+        """
+        curves = [run.curve for run in self.runs]
+        shared = set.intersection(*({point.iteration for point in curve} for curve in curves))
+        if not shared or self.runs[0].settings["budget.episodes"] is not None:
+            return curves
+        return [[point for point in curve if point.iteration in shared] for curve in curves]
 
     @property
     def test(self) -> list[float] | None:
