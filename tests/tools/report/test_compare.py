@@ -62,6 +62,14 @@ def test_runs_that_differ_in_their_seed_are_one_group(folders):
     assert [group.label for group in alone] == ["vine_1", "grpo_1"]
 
 
+def test_runs_of_one_seed_are_not_said_to_be_of_several(tmp_path, capsys):
+    """Runs that differ in their workdirs alone, whose seed nobody has set, are one run."""
+    runs = [str(compared_run(tmp_path / f"run_{i}", 0.6)) for i in (1, 2)]
+    page = shown(page_of(runs, tmp_path / "page"))
+    assert "run, 2 runs of 1 seed" in page and "2 seeds" not in page
+    assert capsys.readouterr().out.startswith("warning: run, 2 runs of 1 seed: runs of one seed")
+
+
 def test_a_curve_has_the_interval_of_what_it_is(folders):
     """Intervals are over seeds for several runs, and over problems for one."""
     several, single = group_runs(read_runs(folders[:3] + folders[3:4]))

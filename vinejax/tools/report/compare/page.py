@@ -13,6 +13,7 @@ from vinejax.runtime.workdir import write_atomic
 from vinejax.tools.report.build import build_report, environment
 from vinejax.tools.report.compare import read_runs as read
 from vinejax.tools.report.compare.record import comparison_of
+from vinejax.tools.report.compare.run_groups import group_runs
 from vinejax.tools.report.compare.shared_problems import SameProblems, same_problems
 from vinejax.tools.report.comparison import ComparisonView, comparison_view
 
@@ -22,12 +23,17 @@ FILE = "compare.html"
 def compare_runs(paths: Sequence[str], folder: str | os.PathLike) -> epath.Path:
     """Compares the runs of the workdirs `paths`; returns the path of `<folder>/compare.html`.
 
-    Prints a line for each pair of groups. The numbers of the page go to `compare.json` in the same
-    folder. If the folder is the workdir of a run, the report of that run is made again and shows
-    the comparison. Raises UserError if `read_runs` does, or if the folder cannot be written.
+    Prints a line for each pair of groups, and a warning if runs of a group have the same seed. The
+    numbers of the page go to `compare.json` in the same folder. If the folder is the workdir of a
+    run, the report of that run is made again and shows the comparison. Raises UserError if
+    `read_runs` does, or if the folder cannot be written.
     """
     runs = read.read_runs(paths)
     record = comparison_of(runs)
+    for group in group_runs(runs):
+        if group.num_seeds < len(group.runs):
+            message = "runs of one seed repeat each other, but count as several; see --config.seed"
+            print(f"warning: {group.label}: {message}")
     folders = [epath.Path(path).resolve() for path in paths]
     view = _whole_view(record)
     page = render_page(view, same_problems(folders, [run.name for run in runs]))

@@ -32,8 +32,17 @@ class RunGroup(NamedTuple):
     runs: list[ComparedRun]
 
     @property
+    def num_seeds(self) -> int:
+        return len({run.settings["seed"] for run in self.runs})
+
+    @property
     def label(self) -> str:
-        return self.name if len(self.runs) == 1 else f"{self.name}, {len(self.runs)} seeds"
+        if len(self.runs) == 1:
+            return self.name
+        if self.num_seeds == len(self.runs):
+            return f"{self.name}, {self.num_seeds} seeds"
+        seeds = f"{self.num_seeds} seeds" if self.num_seeds > 1 else "1 seed"
+        return f"{self.name}, {len(self.runs)} runs of {seeds}"
 
     def total(self, axis: str) -> float:
         """The place on `axis` of a run's last evaluation, as the median over the runs."""
