@@ -207,6 +207,18 @@ def test_other_json_is_refused(text: str, message: str, tmp_path: Path):
         loaded(tmp_path, "test")
 
 
+def test_the_kind_of_a_file_is_that_of_its_suffix_in_either_case(tmp_path: Path):
+    text = "question,answer\n" + "".join(f"Thrice {i}?,{3 * i}\n" for i in range(40))
+    (tmp_path / "MINE.CSV").write_text(text)
+    assert set(loaded(tmp_path / "MINE.CSV")) < set(pairs(ROWS))
+    (tmp_path / "mine.txt").write_text(text)
+    with pytest.raises(DataError, match=r"mine\.txt:1: not JSON .*; names .* end in \.jsonl, "):
+        loaded(tmp_path / "mine.txt")
+    (tmp_path / "mine.xlsx").write_bytes(b"PK\xff")
+    with pytest.raises(DataError, match=r"mine\.xlsx:1: not UTF-8 .*; names .* end in \.jsonl, "):
+        loaded(tmp_path / "mine.xlsx")
+
+
 @pytest.mark.parametrize("sign", ["", "-"])
 @pytest.mark.parametrize("digits", [5, 3999, 4300, 5000, 100_000])
 def test_integers_of_any_length(digits: int, sign: str, tmp_path: Path):

@@ -67,13 +67,14 @@ def nonempty(file: str, numbered: NumberedRows, files: Sequence[str] = ()) -> Fi
 
 def rows_in(file: Path, fields: tuple[str, ...], keep: Keep | None) -> NumberedRows:
     """The rows that `read_file` would return, but no error if there are none."""
+    suffix = file.suffix.lower()
     if file.is_dir():
         rows = _saved_rows(file)
-    elif file.suffix in (".parquet", ".arrow"):
+    elif suffix in (".parquet", ".arrow"):
         rows = _arrow_rows([file])
-    elif file.suffix in (".csv", ".tsv"):
+    elif suffix in (".csv", ".tsv"):
         rows = _csv_rows(str(file))
-    elif file.suffix == ".json":
+    elif suffix == ".json":
         rows = _json_rows(str(file))
     else:
         rows = _jsonl_rows(str(file))
@@ -96,7 +97,7 @@ def _arrow_rows(files: Sequence[Path]) -> Iterator[tuple[int, Any]]:
 
     number = 0
     for file in files:
-        kind = "Parquet" if file.suffix == ".parquet" else "Arrow"
+        kind = "Parquet" if file.suffix.lower() == ".parquet" else "Arrow"
         try:
             with open(file, "rb") as content:
                 if kind == "Parquet":
@@ -135,7 +136,7 @@ def _csv_rows(file: str) -> Iterator[tuple[int, Any]]:
     allows 128 KiB by default.
     """
     csv.field_size_limit(sys.maxsize)
-    kind, delimiter = ("TSV", "\t") if file.endswith(".tsv") else ("CSV", ",")
+    kind, delimiter = ("TSV", "\t") if file.lower().endswith(".tsv") else ("CSV", ",")
     try:
         with open(file, encoding="utf-8-sig", newline="") as lines:
             reader = csv.DictReader(lines, delimiter=delimiter, strict=True)
@@ -198,7 +199,7 @@ def _jsonl_rows(file: str) -> Iterator[tuple[int, Any]]:
 
 def _lines(file: str) -> Iterator[tuple[int, bytes]]:
     """The lines of a file with their numbers; only a newline ends a line."""
-    open_bytes = gzip.open if file.endswith(".gz") else open
+    open_bytes = gzip.open if file.lower().endswith(".gz") else open
     try:
         with open_bytes(file, "rb") as lines:
             yield from enumerate(lines, start=1)
@@ -224,12 +225,20 @@ def _parse(text: bytes, file: str, line: int) -> Any:
             parse_constant=lambda name: None,  # NaN, Infinity and -Infinity
         )
     except UnicodeDecodeError as error:
-        raise DataError(file, line, f"not UTF-8 text ({error.reason})") from None
+        message = f"not UTF-8 text ({error.reason}){_known_suffixes(file)}"
+        raise DataError(file, line, message) from None
     except json.JSONDecodeError as error:
-        message = f"not JSON ({error.msg}, column {error.colno})"
+        message = f"not JSON ({error.msg}, column {error.colno}){_known_suffixes(file)}"
         raise DataError(file, line + error.lineno - 1, message) from None
     except RecursionError:
         raise DataError(file, line, "JSON that is nested too deeply to be read") from None
+
+
+def _known_suffixes(file: str) -> str:
+    """The suffixes, for a file that is read as JSON Lines because its name ends in none of them."""
+    if file.lower().endswith(SUFFIXES):
+        return ""
+    return f"; names of data files end in {', '.join(SUFFIXES)}"
 
 
 def checked_rows(
