@@ -119,6 +119,20 @@ def test_its_settings_are_fields_of_the_configuration(source: str):
 
 
 @pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("degrpo.alfa", "degrpo.alfa: no such field; the nearest one is degrpo.alpha"),
+        ("degrpo", "degrpo: is a group of fields; set one of them, such as degrpo.alpha$"),
+    ],
+)
+def test_a_name_that_is_none_of_its_settings_finds_them(source: str, name: str, message: str):
+    fields = default()
+    fields.method = NAME
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        override(fields, {name: 0.5})
+
+
+@pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"degrpo": {"long": 2.0}}, "degrpo.long = 2.0: must be from 0 to 1"),

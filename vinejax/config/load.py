@@ -13,7 +13,7 @@ import os
 import re
 import runpy
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -278,25 +278,33 @@ def check_name(name: str, fields: Fields | None = None) -> None:
     for part in name.split("."):
         field = field.get(part) if isinstance(field, config_dict.ConfigDict) else None
     if name not in field_names() and (field is None or isinstance(field, config_dict.ConfigDict)):
-        raise _no_such_field(name)
+        raise _no_such_field(name, [*field_names(), *_own_names(fields)])
 
 
-def _no_such_field(name: str) -> ConfigError:
+def _own_names(fields: Fields | None) -> list[str]:
+    """The dotted names of the settings of a user's own method, which `field_names` lacks."""
+    section = own_section(str(fields.get("method") or "")) if fields is not None else None
+    return [name for name, _ in flatten(section(), f"{section.section}.")] if section else []
+
+
+def _no_such_field(name: str, names: Sequence[str]) -> ConfigError:
+    """The error for a name that is none of `names`, the dotted names of all fields."""
     if name in RENAMED:
         return ConfigError(name, f"has a new name, {RENAMED[name]}; set that field instead")
-    if fields := [known for known in field_names() if known.startswith(f"{name}.")]:
-        example = f"set one of them, such as {fields[0]}; vinejax --help {name} lists them"
-        return ConfigError(name, f"is a group of fields; {example}")
+    if fields := [known for known in names if known.startswith(f"{name}.")]:
+        message = f"is a group of fields; set one of them, such as {fields[0]}"
+        has_help = fields[0] in field_names()  # the settings of a user's own method have none
+        return ConfigError(name, message + f"; vinejax --help {name} lists them" * has_help)
     leaf = name.rpartition(".")[2]
-    namesakes = [known for known in field_names() if known.rpartition(".")[2] == leaf]
+    namesakes = [known for known in names if known.rpartition(".")[2] == leaf]
     if len(namesakes) > 1:
         return ConfigError(name, f"no such field; there are {', '.join(namesakes)}")
-    nearest = _nearest(name)
+    nearest = _nearest(name, names)
     hint = f"the nearest one is {nearest}" if nearest else "vinejax --help lists all"
     return ConfigError(name, f"no such field; {hint}")
 
 
-def _nearest(name: str) -> str | None:
+def _nearest(name: str, names: Sequence[str]) -> str | None:
     """The field that `name` extends (`ppo.clip` for `ppo.clip.low`), or else the most similar one.
 
     The similarity of the names' last parts is added to that of the whole names, so that `clip`
@@ -310,7 +318,7 @@ def _nearest(name: str) -> str | None:
         whole = difflib.SequenceMatcher(None, name, known).ratio()
         return whole + difflib.SequenceMatcher(None, leaf, known.rpartition(".")[2]).ratio()
 
-    nearest = max(field_names(), key=likeness)
+    nearest = max(names, key=likeness)
     return nearest if likeness(nearest) >= 1.0 else None
 
 
@@ -323,7 +331,7 @@ def _dataclass_of(kind: type, prefix: str, fields: Any) -> Any:
     values = {}
     for name, value in fields.items():
         if name not in names:
-            raise _no_such_field(f"{prefix}{name}")
+            raise _no_such_field(f"{prefix}{name}", field_names())
         hint = hints[name]
         if dataclasses.is_dataclass(hint):
             values[name] = _dataclass_of(hint, f"{prefix}{name}.", value)  # pyright: ignore
