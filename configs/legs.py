@@ -14,7 +14,7 @@ docs/decisions.md. A gain from step credit was expected, and is not shown: docs/
 every run.
 
 A solution has 3.5 steps, first and last, so there is step credit throughout. An iteration of 64
-solutions takes 104 to 117 seconds of a core with VinePPO and 82 to 95 with GRPO, beside other work.
+solutions takes 104 to 117 seconds of a core with VinePPO and 82 to 95 with GRPO (2026-11-30).
 
 Hardware: two CPU cores, 10 GiB. Reproduces: nothing.
 """

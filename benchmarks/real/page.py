@@ -14,6 +14,7 @@ tokens.
 """
 
 import dataclasses
+import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -69,18 +70,27 @@ class Records:
         """The test accuracies of a control by seed, such as '44%, 38% and 45%'."""
         return percents(map(final_test, self._runs(name, control)))
 
+    def mean(self, name: str, control: str) -> str:
+        """The mean test accuracy of a control."""
+        return percents([statistics.fmean(map(final_test, self._runs(name, control)))])
+
     def better(self, name: str, others: Names, own: Names = "vineppo", first: bool = False) -> str:
         """The probability that a run of `own` is better on the test split than one of `others`.
 
         `first` adds the runs of runs.jsonl that went as far as the controls.
         """
-        own_runs, other_runs = (
+        groups = (
             [*self._runs(name, names), *(self._first_runs(names) if first else ())]
             for names in (own, others)
         )
-        scores = ([final_test(x) for x in runs] for runs in (own_runs, other_runs))
-        interval = improvement_interval(*([x] for x in scores))
-        return "{:.2f} ({:.2f} to {:.2f})".format(*interval)
+        return chance(*([final_test(run) for run in runs] for runs in groups))
+
+    def better_after(
+        self, iterations: int, name: str, others: Names, own: Names = "vineppo"
+    ) -> str:
+        """As `better`, on the validation split after so many iterations."""
+        groups = (self._runs(name, names) for names in (own, others))
+        return chance(*([run["validation"][str(iterations)] for run in runs] for runs in groups))
 
     def first_tests(self, method: str) -> str:
         """The test accuracies of the runs of runs.jsonl that went as far as the controls."""
@@ -163,6 +173,11 @@ def listed(items: Iterable[str]) -> str:
     """'a', 'a and b', 'a, b and c'."""
     *most, last = items
     return f"{', '.join(most)} and {last}" if most else last
+
+
+def chance(own: Sequence[float], other: Sequence[float]) -> str:
+    """The probability of improvement with its interval, such as '0.78 (0.32 to 0.96)'."""
+    return "{:.2f} ({:.2f} to {:.2f})".format(*improvement_interval([own], [other]))
 
 
 def percents(values: Iterable[float]) -> str:

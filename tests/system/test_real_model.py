@@ -93,7 +93,10 @@ def test_the_page_of_the_runs_is_that_of_the_records(
     readme = " ".join((REPO / "README.md").read_text(encoding="utf-8").split())
     for control in ("vineppo", "grpo", "no_steps"):
         assert f"at {records.tests('legs', control)}" in readme
-    assert f"with probability {records.better('legs', 'grpo')}" in readme
+    assert f"one of GRPO with probability {records.better('legs', 'grpo')}" in readme
+    assert f"without step credit with {records.better('legs', 'no_steps')}" in readme
+    of_probe = (["grpo", "rloo", "rloo_whitened"], ["vineppo", "no_steps"])
+    assert f"one without with {records.better('legs', *of_probe)}" in readme
 
     def run(control: str, seed: int, test: float) -> dict:
         curves = {name: [0.5] * 40 for name in ("grad_norm", "flat")}
@@ -109,8 +112,10 @@ def test_the_page_of_the_runs_is_that_of_the_records(
         [stopped, early | {"test": {"0": 0.3, "40": 0.625}}],
     )
     assert few.tests("legs", "vineppo") == "75% and 50%" and few.starts("legs") == "20% and 20%"
+    assert few.mean("legs", "vineppo") == "62%"
     assert few.better("legs", "grpo").startswith("0.75 (")  # a tie of two is half a win
     assert few.better("legs", "grpo", first=True).startswith("0.62 (")  # 0.5 and 0.625
+    assert few.better_after(0, "legs", "grpo").startswith("0.50 (")
     assert few.first_tests("grpo") == "62%" and few.seconds("legs", "vineppo") == "9 to 10"
     assert (few.ended("legs"), few.planned("legs"), few.compared()) == (3, 15, 1)
     row = few.summary("legs").splitlines()[2]
