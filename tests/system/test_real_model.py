@@ -96,7 +96,7 @@ def test_the_page_of_the_runs_is_that_of_the_records(
     assert f"one of GRPO with probability {records.better('legs', 'grpo')}" in readme
     assert f"without step credit with {records.better('legs', 'no_steps')}" in readme
     of_probe = (["grpo", "rloo", "rloo_whitened"], ["vineppo", "no_steps"])
-    assert f"one without with {records.better('legs', *of_probe)}" in readme
+    assert f"better than one without with {records.better('legs', *of_probe)}" in readme
 
     def run(control: str, seed: int, test: float) -> dict:
         curves = {name: [0.5] * 40 for name in ("grad_norm", "flat")}
