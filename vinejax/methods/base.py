@@ -79,7 +79,7 @@ OF_GROUPS = ("kl.place", "reward.scale")
 
 Flag = Literal[
     "groups",  # the credit compares a solution with the others of its problem
-    "logprobs",  # the credit reads the log-probabilities of the batch
+    "logprobs",  # the credit reads the policy's log-probabilities in the batch
     "unmeasured",  # `--mode=credit` lacks something that the method's credit reads
     "trees",  # `sample` draws trees of solutions
     "turns",  # the method's own `sample` works in environments, too
@@ -164,7 +164,7 @@ class Method:
 
     def reads_reference(self, cfg: Config) -> bool:
         """Whether the reference model must score solutions; True for every method of a user."""
-        return bool(cfg.kl.coef) or "logprobs" in self.flags or self.is_users
+        return bool(cfg.kl.coef) or self.is_users
 
     def with_settings(self, cfg: Config) -> Config:
         """The configuration with the method's own settings, if it has any."""

@@ -127,6 +127,16 @@ def test_trees_of_tokens_have_no_turns():
         check_environment(cfg, find_method("treerl"), DoorsTask())
 
 
+def test_a_credit_of_likelihoods_needs_no_reference_model():
+    """It reads those of the policy. The KL alone reads the reference's."""
+    for name in ("drpo", "unlikely"):
+        cfg = load(f"contrib/tiny_{name}.py")
+        method = find_method(name)
+        for coef in (0.0, 0.1):
+            kl = dataclasses.replace(cfg.kl, coef=coef)
+            assert method.reads_reference(dataclasses.replace(cfg, kl=kl)) == bool(coef)
+
+
 def test_settings_of_another_method_are_refused():
     tree = from_dict({"method": "spo_tree", "spo_tree": {"segment": 8}})
     with refuses("spo_tree.segment"):
