@@ -114,7 +114,9 @@ def test_an_old_checkpoint_that_cannot_be_deleted_ends_no_run(
             checkpoints.save(2, make_state(2), {"i": 2})
             checkpoints.wait()
         assert checkpoints.has(2) and (tmp_path / "2/checksums.0-of-1.json").exists()
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["2", "deleted"]
+        kept, left = sorted(path.name for path in tmp_path.iterdir())
+        # Orbax could not move a second checkpoint 1 to deleted/1.
+        assert kept == "2" and left.startswith("deleted-")
         checkpoints.save(3, make_state(3), {"i": 3})
     assert [path.name for path in tmp_path.iterdir()] == ["3"]
 

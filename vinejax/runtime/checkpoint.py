@@ -15,6 +15,7 @@ import os
 import shutil
 import sys
 import threading
+import uuid
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -258,9 +259,11 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         args = Args.Composite(**items, meta=Args.JsonSave(meta))
         try:
             self._remove_leftovers()
-            for stale in [step for step in steps if step >= iteration]:
-                self._manager.delete(stale)
-            self._replaceable -= {step for step in steps if step >= iteration}
+            if stale := [step for step in steps if step >= iteration]:
+                for step in stale:
+                    self._manager.delete(step)
+                self._remove_leftovers()  # frees their room before the save
+            self._replaceable -= set(stale)
             self._manager.save(iteration, args=args, force=True)
         except (OSError, ValueError) as error:
             raise self._unwritable(error) from error
@@ -275,12 +278,15 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         ever.
 
         A file that cannot be deleted, as on NFS while another process reads it, stays until a later
-        save. Orbax would raise an error for it, so it only moves old checkpoints to `DELETED`.
+        save. Orbax would raise an error for it, so it only moves old checkpoints to `DELETED`. What
+        stays gets another name, because Orbax cannot move a checkpoint to a name that is taken.
         """
         if is_writer() and not is_remote(self.folder):
             for path in self.folder.iterdir():
-                if UNFINISHED in path.name or path.name == DELETED:
+                if UNFINISHED in path.name or path.name.startswith(DELETED):
                     shutil.rmtree(path, ignore_errors=True)
+                    if path.name == DELETED and path.exists():
+                        path.rename(self.folder / f"{DELETED}-{uuid.uuid4().hex[:8]}")
 
     def _restore(self, iteration: int, like: dict[str, Any]) -> Any:
         folder = self.folder / str(iteration)
