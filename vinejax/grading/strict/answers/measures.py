@@ -31,10 +31,13 @@ _SCALES = {
 _PART = re.compile(rf"\s*(?:[,{AND}]\s*)?(\d+(?:\.\d+)?|\d+/\d+)\s*({OPEN}[^{CLOSE}]*{CLOSE})")
 _CLOCK = re.compile(r"(\d{1,2}):([0-5]\d)(?::([0-5]\d))?")
 _NOON = {"noon": 12 * 60, "midnight": 0}
-# 2024-01-05 as in ISO 8601; 1/5/2024 and 2024/1/5 with month and day in either order
+_YEAR = r"(?:1[6-9]|20)\d\d"
+_DAY = r"(?:0?[1-9]|[12]\d|3[01])"  # or month
+# 2024-01-05 as in ISO 8601, one of whose zeros may be missing; 1/5/2024 and 2024/1/5 with month and
+# day in either order
 _DATE = re.compile(
-    r"[12]\d{3}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])"
-    r"|(?P<year>[12]\d{3}/)?(?:0?[1-9]|[12]\d|3[01])/(?:0?[1-9]|[12]\d|3[01])(?(year)|/[12]\d{3})"
+    rf"{_YEAR}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])|[1-9]-0[1-9]|0[1-9]-[1-9])"
+    rf"|(?P<year>{_YEAR}/)?{_DAY}/{_DAY}(?(year)|/{_YEAR})"
 )
 
 

@@ -308,7 +308,7 @@ def _leaf(s: str, depth: int) -> Node:
         return nodes.Based(s, *based)
     if re.fullmatch(rf"{OPEN}[^{CLOSE}]*{CLOSE}", s):
         return _said(s)
-    if measure := measures.compound_measure(s) or measures.read_date(s):
+    if measure := measures.compound_measure(s):
         return measure
     parts = latex.split_outside_brackets(s, _COLON)[0]
     unit = _BRACED_UNIT.fullmatch(s) or _UNIT.fullmatch(s)
@@ -320,6 +320,8 @@ def _leaf(s: str, depth: int) -> Node:
         formulas = tuple(n for n in members if isinstance(n, nodes.Formula))
         return nodes.Ratio(s, formulas, after) if len(formulas) == len(members) else nodes.Raw(s)
     for prefix, body, after in _splits(s, unit):
+        if date := measures.read_date(body):
+            return date
         try:
             tree = parse_formula(body)
             if units.unit_key(after) == "degree":
