@@ -207,24 +207,25 @@ def sizes_of(
         columns=columns,
         width=width,
         queue=queue_size(branches),
-        batch=prefill_batch(platform, rows, columns, is_fed=feed is not None),
+        batch=prefill_batch(platform, slots, rows, columns, is_fed=feed is not None),
         chunk=chunk,
         storage=storage.fitted(slots, width, room),
     )
     return sizes, phase_bytes(model, mesh, sizes)
 
 
-def prefill_batch(platform: str, rows: int, columns: int, is_fed: bool) -> int:
+def prefill_batch(platform: str, slots: int, rows: int, columns: int, is_fed: bool) -> int:
     """The trunks per prefill, for `rows` rows of `columns` columns.
 
-    A quarter of the rows, so that the others keep the slots busy until these are free. On CPUs up
-    to half of them, if that makes a batch without padding (`unpadded_prefill.py`). With a feed few
-    trunks enter at a time, and padding of the batch would cost as much as trunks.
+    A prefill waits for as many free rows. These are a quarter of all rows, so that the others keep
+    the slots busy. On CPUs they are up to half of all rows, if a slot has two rows, and if the
+    batch then has no padding (`unpadded_prefill.py`). With a feed few trunks enter at a time, so
+    that a batch of a GPU is no larger than that of other platforms.
     """
     most, share = MAX_BATCH, rows // 4
     if platform == "gpu" and not is_fed:
         most = max(MAX_BATCH, min(GPU_PREFILL_TOKENS // columns, GPU_MAX_BATCH))
-    if platform == "cpu" and rows // 2 >= MIN_TRUNKS:
+    if platform == "cpu" and rows // 2 >= max(MIN_TRUNKS, slots):
         share = max(share, MIN_TRUNKS)
     return min(max(share, 1), most)
 
