@@ -11,7 +11,6 @@ import pytest
 from etils import epath
 from helpers.refusals import refuses
 
-from vinejax.core.errors import UserError
 from vinejax.runtime import compile_cache
 from vinejax.runtime.compile_cache import MIN_SECONDS, use_compile_cache
 
@@ -114,8 +113,9 @@ def test_a_folder_that_cannot_be_written(
     (tmp_path / "file").write_text("")
     with refuses("compile_cache"):
         folder_for(str(tmp_path / "file" / "compiled"), tmp_path)
-    with pytest.raises(UserError, match="^https://example.org/a: no folder is at https://; give"):
+    with refuses("compile_cache") as refused:
         folder_for("https://example.org/a", tmp_path)
+    assert "https://example.org/a: no folder is at https://; give" in str(refused.value)
     jax.config.update(FOLDER, None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert folder_for("auto", tmp_path) is None

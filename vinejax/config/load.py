@@ -331,7 +331,9 @@ def _dataclass_of(kind: type, prefix: str, fields: Any) -> Any:
     values = {}
     for name, value in fields.items():
         if name not in names:
-            raise _no_such_field(f"{prefix}{name}", field_names())
+            # Those of `kind` may be settings of a user's own method, which `field_names` lacks.
+            known = dict.fromkeys([*field_names(), *(f"{prefix}{own}" for own in names)])
+            raise _no_such_field(f"{prefix}{name}", [*known])
         hint = hints[name]
         if dataclasses.is_dataclass(hint):
             values[name] = _dataclass_of(hint, f"{prefix}{name}.", value)  # pyright: ignore

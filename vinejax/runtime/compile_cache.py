@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 from etils import epath
 
-from vinejax.core.errors import ConfigError
+from vinejax.core.errors import ConfigError, UserError
 from vinejax.runtime.distributed import is_writer
 from vinejax.runtime.workdir import path_of, users_cache, why_unwritable
 
@@ -31,16 +31,18 @@ def use_compile_cache(setting: str, workdir: epath.Path) -> None:
     JAX_COMPILATION_CACHE_DIR. If no folder is set, 'auto' means the user's cache folder or, on
     several hosts, `compiled` in the workdir.
 
-    Raises ConfigError if a named folder cannot be written, and UserError as `path_of` does. If the
-    folder of 'auto' cannot be written, a printed line says so, and programs are compiled at every
-    start.
+    Raises ConfigError if a named folder cannot be written. If the folder of 'auto' cannot be
+    written, a printed line says so, and programs are compiled at every start.
     """
     if setting in OFF:
         jax.config.update("jax_compilation_cache_dir", None)
         return
     if setting == AUTO and jax.config.values["jax_compilation_cache_dir"]:
         return
-    folder = path_of(setting)
+    try:
+        folder = path_of(setting)
+    except UserError as error:
+        raise ConfigError("compile_cache", str(error)) from None
     if setting == AUTO:
         folder = workdir / "compiled" if jax.process_count() > 1 else _users_folder()
     if fault := why_unwritable(folder):

@@ -327,7 +327,7 @@ def _start_wandb(workdir: epath.Path, cfg: LogConfig) -> Any:
             resume="allow",
             config=json.loads(record.read_text())["config"] if record.exists() else None,
         )
-    except wandb.Error as error:
+    except (wandb.Error, ValueError) as error:  # a ValueError for a key that can be none
         reason = " ".join(str(error).split())[:300]
         remedy = "log in (WANDB_API_KEY, or wandb login), or set WANDB_MODE=offline"
         message = f"W&B does not start ({reason}); {remedy}"

@@ -225,10 +225,11 @@ def remove_unfinished(folder: epath.Path) -> None:
         return
     latest = time.time() - UNFINISHED_S
     for place in (folder, folder / "eval" / "sets", *(folder / name for name in FOLDERS)):
-        for path in place.iterdir() if place.exists() else ():
-            with contextlib.suppress(OSError):
-                if UNFINISHED.search(path.name) and os.path.getmtime(path) < latest:
-                    path.unlink()
+        with contextlib.suppress(OSError):  # a folder may be missing, or of another user
+            for path in filter(lambda path: UNFINISHED.search(path.name), place.iterdir()):
+                with contextlib.suppress(OSError):
+                    if os.path.getmtime(path) < latest:
+                        path.unlink()
 
 
 def git_revision() -> str | None:

@@ -53,8 +53,8 @@ def num_updates(cfg: Config) -> int:
     """How many updates a policy-gradient run makes; the learning rate decays over this number.
 
     A method that samples in rounds is assumed to need one round per iteration. If it needs more
-    rounds, the budget ends the run before the rate is 0. So does the last iteration of a run that
-    leaves groups out (`rollout.zero_variance` 'drop'), because it makes fewer updates.
+    rounds, the budget ends the run before the rate is 0. A run that leaves groups out
+    (`rollout.zero_variance` 'drop') makes fewer updates, and also ends before the rate is 0.
     """
     groups = (cfg.budget.episodes or NO_BOUND) // cfg.rollout.per_prompt
     full, rest = divmod(groups, cfg.rollout.prompts)

@@ -149,7 +149,7 @@ class Fields:
         return float(value)
 
     def boolean(self, name: str) -> bool:
-        """True or false, which it is if it is absent. Raises RequestError for another value."""
+        """True or false; an absent field is false. Raises RequestError for another value."""
         value = self.read(name, False)
         if not isinstance(value, bool):
             raise self.error(name, f"must be true or false, not {_shown(value)}")

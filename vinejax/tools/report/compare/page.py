@@ -32,7 +32,7 @@ def compare_runs(paths: Sequence[str], folder: str | os.PathLike) -> epath.Path:
     record = comparison_of(runs)
     for group in group_runs(runs):
         if group.num_seeds < len(group.runs):
-            message = "runs of one seed repeat each other, but count as several; see --config.seed"
+            message = "runs of one seed may repeat each other; each counts (--config.seed)"
             print(f"warning: {group.label}: {message}")
     folders = [epath.Path(path).resolve() for path in paths]
     view = _whole_view(record)
