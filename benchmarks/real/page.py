@@ -4,8 +4,8 @@
     python benchmarks/real/page.py
 
 The records are controls.jsonl, which controls.py writes, and runs.jsonl, which has the runs that
-were made before it. What people wrote about them is in page.md.j2, where a number of these records
-is an expression, so that text and tables cannot differ.
+were made before it. What people wrote about them is in page.md.j2, where results of the controls
+are expressions, so that they cannot differ from the tables.
 
 A line of runs.jsonl is a run of configs/alice.py: method, seed, solutions of an iteration and of a
 problem, the median seconds of an iteration (of machines that differ), validation accuracy by
@@ -69,6 +69,14 @@ class Records:
     def tests(self, name: str, control: str) -> str:
         """The test accuracies of a control by seed, such as '44%, 38% and 45%'."""
         return percents(map(final_test, self._runs(name, control)))
+
+    def least(self, name: str) -> str:
+        """The lowest test accuracy of a set's runs."""
+        return percents([min(map(final_test, self._runs(name, SETS[name].controls)))])
+
+    def most(self, name: str) -> str:
+        """The highest test accuracy of a set's runs."""
+        return percents([max(map(final_test, self._runs(name, SETS[name].controls)))])
 
     def mean(self, name: str, control: str) -> str:
         """The mean test accuracy of a control."""
