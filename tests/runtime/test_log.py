@@ -296,6 +296,10 @@ def test_wandb_that_does_not_start_is_one_line(
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     with refuses("log.wandb"):
         open_log(tmp_path, wandb="project")
+    # Another host would wait for the first one.
+    monkeypatch.setattr("vinejax.runtime.log.exchange", lambda own: [True, own])
+    with refuses("log.wandb"):
+        open_log(tmp_path, is_writer=False, wandb="project")
 
 
 def test_wandb_continues_the_same_run(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):

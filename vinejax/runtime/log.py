@@ -16,6 +16,7 @@ from etils import epath
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import LogConfig
 from vinejax.runtime.display import Display
+from vinejax.runtime.distributed import exchange
 from vinejax.runtime.events import Events
 from vinejax.runtime.watchdog import sign
 from vinejax.runtime.workdir import is_remote, write_atomic
@@ -61,7 +62,8 @@ class RunLog:
         the iterations before `resumed_at` that have no record, and files of episodes that were cut
         off within a line.
 
-        Raises ConfigError as `_start_wandb` does, if `cfg.wandb` is set.
+        All hosts of a run make a log. Raises ConfigError on all of them if `cfg.wandb` is set and
+        W&B does not start on the host that writes.
 
         Args:
           workdir: the folder of the run.
@@ -79,7 +81,7 @@ class RunLog:
         self._display = Display(total_iterations, finished=resumed_at or 0)
         self._stages: list[str] = []
         self._events: dict[str, Events] = {}
-        self._wandb = _start_wandb(workdir, cfg) if cfg.wandb and is_writer else None
+        self._wandb = _wandb_of_writer(workdir, cfg, is_writer) if cfg.wandb else None
         if is_writer:
             self._metrics = _MetricsFile(workdir / "metrics.jsonl", resumed_at)
             for line in (*self._metrics.remarks, *_cut_episodes(workdir / "episodes", resumed_at)):
@@ -300,6 +302,22 @@ def _strict(value: object) -> object:
     if not hasattr(value, "__array__"):
         raise TypeError(f"{type(value).__name__} cannot be written as JSON")
     return _strict(np.asarray(value).tolist())
+
+
+def _wandb_of_writer(workdir: epath.Path, cfg: LogConfig, is_writer: bool) -> Any:
+    """The W&B run of the host that writes; None on the others. All hosts must call the function.
+
+    Raises ConfigError on all hosts if `_start_wandb` raises it, so that none waits for another.
+    """
+    run, failure = None, None
+    try:
+        run = _start_wandb(workdir, cfg) if is_writer else None
+    except ConfigError as error:
+        failure = error
+    if any(exchange(failure is not None)):
+        message = "W&B does not start on the first host, which says why"
+        raise failure or ConfigError("log.wandb", message, repr(cfg.wandb))
+    return run
 
 
 def _start_wandb(workdir: epath.Path, cfg: LogConfig) -> Any:
