@@ -227,7 +227,8 @@ def test_a_stream_names_the_weights_of_its_tokens():
         yield Tokens(0, [15], "first")
         yield Ended(0, Grown([15], [0.0], "0", "length"), "first")
 
-    answerer = answerer_of(tokenizer=load("gpt2"), _wanted=wanted, _events=events)
+    parts = dict(_wanted=wanted, _events=events, _thinks=lambda *_: [False])
+    answerer = answerer_of(tokenizer=load("gpt2"), **parts)
     request = completion_request({"prompt": "1"}, Limits(9, 9, 9, 9, 9, 9))
 
     async def collected() -> list[bytes]:
