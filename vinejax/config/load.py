@@ -293,8 +293,9 @@ def _no_such_field(name: str, names: Sequence[str]) -> ConfigError:
         return ConfigError(name, f"has a new name, {RENAMED[name]}; set that field instead")
     if fields := [known for known in names if known.startswith(f"{name}.")]:
         message = f"is a group of fields; set one of them, such as {fields[0]}"
-        has_help = fields[0] in field_names()  # the settings of a user's own method have none
-        return ConfigError(name, message + f"; vinejax --help {name} lists them" * has_help)
+        if fields[0] in field_names():  # not the settings of a user's own method
+            message += f"; vinejax --help {name} lists them"
+        return ConfigError(name, message)
     leaf = name.rpartition(".")[2]
     namesakes = [known for known in names if known.rpartition(".")[2] == leaf]
     if len(namesakes) > 1:
