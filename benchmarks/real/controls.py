@@ -23,7 +23,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -269,7 +269,7 @@ def table(records: list[dict[str, Any]], name: str) -> str:
     kinds = sorted({kind for x in ours for kind in x["kinds"]})
     columns = ["control", "seed", *map(str, range(0, ITERATIONS + 1, 10)), "test", *kinds]
     columns += ["seconds", "tokens", "gradient, first and last 5", "flat groups, the same", "P"]
-    lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
+    rows = []
     tests = {
         control: [final_test(x) for x in ours if x["control"] == control] for control in CONTROLS
     }
@@ -278,10 +278,20 @@ def table(records: list[dict[str, Any]], name: str) -> str:
         for run in runs:
             better = ""
             if run is runs[0] and control != "vineppo" and tests["vineppo"]:
-                interval = improvement_interval([tests["vineppo"]], [tests[control]])
-                better = "{:.2f} ({:.2f} to {:.2f})".format(*interval)
-            lines.append("| " + " | ".join([*row_of(run, kinds), better]) + " |")
-    return "\n".join(lines)
+                better = chance(tests["vineppo"], tests[control])
+            rows.append([*row_of(run, kinds), better])
+    return markdown(columns, rows)
+
+
+def chance(own: Sequence[float], other: Sequence[float]) -> str:
+    """The probability of improvement with its interval, such as '0.78 (0.32 to 0.96)'."""
+    return "{:.2f} ({:.2f} to {:.2f})".format(*improvement_interval([own], [other]))
+
+
+def markdown(head: list[str], rows: Iterable[list[str]]) -> str:
+    """A table of Markdown."""
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
+    return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
 
 
 def row_of(run: dict[str, Any], kinds: list[str]) -> list[str]:

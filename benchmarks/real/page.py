@@ -31,15 +31,15 @@ from controls import (  # noqa: E402
     SEEDS,
     SETS,
     Control,
+    chance,
     final_test,
+    markdown,
     read_records,
     table,
 )
 from matplotlib import pyplot as plt  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.ticker import PercentFormatter  # noqa: E402
-
-from vinejax.tools.report.interquartile import improvement_interval  # noqa: E402
 
 FOLDER = Path(__file__).parent
 FIRST = FOLDER / "runs.jsonl"
@@ -183,11 +183,6 @@ def listed(items: Iterable[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def chance(own: Sequence[float], other: Sequence[float]) -> str:
-    """The probability of improvement with its interval, such as '0.78 (0.32 to 0.96)'."""
-    return "{:.2f} ({:.2f} to {:.2f})".format(*improvement_interval([own], [other]))
-
-
 def percents(values: Iterable[float]) -> str:
     return listed(f"{100 * x:.0f}%" for x in values)
 
@@ -196,12 +191,6 @@ def settings(control: Control) -> str:
     """The method of a control and the fields that it changes."""
     changed = "".join(f", `{name}={value!r}`" for name, value in control.overrides.items())
     return f"`{control.method}`{changed}"
-
-
-def markdown(head: list[str], rows: Iterable[list[str]]) -> str:
-    """A table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
 def page(records: Records) -> str:
