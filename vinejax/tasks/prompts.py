@@ -153,6 +153,11 @@ def _render(
     return prompt
 
 
+def writes_tools(template: str) -> bool:
+    """Whether a chat template has a place for tools; others leave them out without an error."""
+    return "tools" in template
+
+
 def tools_of(task: Any) -> list[dict[str, Any]]:
     """The JSON schemas of the tools of a task, which is [] for most tasks."""
     return list(getattr(task, "tools", None) or ())
@@ -177,7 +182,7 @@ def template_variables(
         return variables
     if tools and tokenizer.chat_template is not None:
         variables["tools"] = list(tools)
-        if "tools" not in str(tokenizer.get_chat_template(tools=variables["tools"])):
+        if not writes_tools(str(tokenizer.get_chat_template(tools=variables["tools"]))):
             message = "the tokenizer's chat template writes no tools, which the task has"
             raise ConfigError("data.chat_template", message, "True")
     for setting in data.template_vars:

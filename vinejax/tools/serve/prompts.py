@@ -8,7 +8,7 @@ from typing import Any
 
 from vinejax.core.errors import UserError
 from vinejax.core.text import Tokenizer
-from vinejax.tasks.prompts import LONGEST_TOKEN, encode_prompt
+from vinejax.tasks.prompts import LONGEST_TOKEN, encode_prompt, writes_tools
 from vinejax.tools.serve.parsing import RequestError
 from vinejax.tools.serve.requests import Limits, TextRequest
 
@@ -79,7 +79,7 @@ class PromptEncoder:
         except Exception as error:  # of jinja2, or of any expression in the template
             message = f"the chat template fails: {type(error).__name__}: {str(error):.200}"
             raise RequestError(400, message, "messages") from None
-        if tools and "tools" not in template:
+        if tools and not writes_tools(template):
             message = "tools: the model's chat template writes no tools; leave them out"
             raise RequestError(400, message, "tools")
         if not ids:

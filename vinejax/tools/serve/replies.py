@@ -8,6 +8,8 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
 from vinejax.core.text import (
     UNFINISHED,
     Tokenizer,
@@ -24,12 +26,8 @@ FINISH = {"eos": "stop", "stop": "stop", "length": "length"}
 TOOL_CALLS = "tool_calls"  # why a response with calls of tools ended
 LEAST_LOGPROB = -9999.0  # JSON has no infinity
 _BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")  # a token that ByteFallback decodes as a byte
-# Bytes that byte-level BPE writes as the character of the same number; the others, in ascending
-# order, are written as the characters from number 256 on.
-_PLAIN_BYTES = {*range(33, 127), *range(161, 173), *range(174, 256)}
-_OTHER_BYTES = [byte for byte in range(256) if byte not in _PLAIN_BYTES]
-_BYTE_OF = {chr(byte): byte for byte in _PLAIN_BYTES}
-_BYTE_OF |= {chr(256 + i): byte for i, byte in enumerate(_OTHER_BYTES)}
+# The byte that each character of byte-level BPE stands for.
+_BYTE_OF = {character: byte for byte, character in bytes_to_unicode().items()}
 
 
 @dataclasses.dataclass(frozen=True)
