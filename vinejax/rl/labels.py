@@ -21,8 +21,9 @@ Whether a sample passes through s_t is decided before t, and given s_t and M_t t
 independent draws of π(·|s_t). Q_t may contain the return of a sample k that has followed the
 solution to a later state. There the sample is a new draw, so the mean of Q_t does not depend on
 b_k. So all three are unbiased under the conditions of `credit/samples.py`: positions do not look
-ahead, and all samples have the same horizon. If the solution and all samples draw the same token,
-the terms of 'group' cancel.
+ahead, and all samples have the same horizon. They are biased with `values.max_states`, after whose
+states A_t is 0 where no sample passes. If the solution and all samples draw the same token, the
+terms of 'group' cancel.
 
 Source: ours. TRPO's vine procedure, https://arxiv.org/abs/1502.05477, section 5.2, trains on all
 actions that it draws at a state.
