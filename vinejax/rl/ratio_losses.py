@@ -81,8 +81,8 @@ def clip_with_gradient(
 
         L_t = max(-A_t·ρ_t, -A_t·clip(ρ_t, 1 - ε_low, (1 + ε_high)·ρ_t / sg[ρ_t]))
 
-    The loss has PPO's value. A token whose ratio is above the bound has the gradient of a token at
-    the bound.
+    The loss has PPO's value. Where A_t > 0, a token whose ratio is above the bound has the gradient
+    of a token at the bound.
 
     Source: AEPO, https://arxiv.org/abs/2510.14545; its code's policy loss.
     """
