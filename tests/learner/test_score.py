@@ -171,7 +171,7 @@ def test_hidden_states_need_no_second_forward_pass(monkeypatch: pytest.MonkeyPat
 
 
 def test_wide_hidden_states_are_projected():
-    """The projection keeps inner products but for noise."""
+    """The projection keeps angles and the mean square but for noise."""
     x = np.random.default_rng(0).normal(size=(2, 4 * MAX_STATE_WIDTH)).astype(np.float32)
     x[1] += x[0]
     found = np.asarray(jax.jit(narrow_states)(3 * x))

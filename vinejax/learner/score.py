@@ -165,8 +165,8 @@ def num_tapped(model: Decoder) -> int:
 def narrow_states(hidden: Float[Array, "S D"]) -> Float32[Array, "S R"]:
     """Hidden states scaled to mean square 1, with at most `MAX_STATE_WIDTH` numbers each.
 
-    Wider states are multiplied by the random matrix `projection`, which depends only on D
-    and approximately keeps inner products. R is the resulting width.
+    Wider states are multiplied by the random matrix `projection`, which depends only on D and
+    approximately keeps angles and the mean square. R is the resulting width.
     """
     hidden, width = jnp.float32(hidden), hidden.shape[-1]
     hidden *= jax.lax.rsqrt(jnp.mean(hidden**2, axis=-1, keepdims=True) + 1e-6)
