@@ -1,10 +1,16 @@
 """The probe: a learned value of states."""
 
+import dataclasses
+
 import numpy as np
 import pytest
+from helpers import loop_cases as cases
 
+from vinejax.core.types import Continuation, Rollout
 from vinejax.credit import probe
 from vinejax.credit.probe import ProbeStates
+from vinejax.learner.batch import collate, step_layout
+from vinejax.methods.learned_value import continuation_means
 
 R, PROBLEMS, GROUP, STEPS = 6, 12, 4, 5
 
@@ -115,9 +121,48 @@ def test_the_error_has_no_noise_of_targets():
     draws = (rng.random((2, size)) < 0.5).astype(float)
     own, value = draws
     rows = ProbeStates(np.zeros((size, 3)), np.zeros(size, int), own, value, np.ones(size, int))
-    found = probe.metrics(rows, v, 0.25)
+    found = probe.metrics(rows, v, 0.25, value)
     assert found["value/weight"] == 0.25 and abs(found["value/error"] - 0.04) < 4 * 0.25 / 447
     names = ("weight", "error", "explained_variance", "calibration/8")
     assert set(found) == {f"value/{name}" for name in names}
     assert abs(found["value/explained_variance"]) < 1e-9  # v is a constant
     assert abs(found["value/calibration/8"] + 0.2) < 0.01
+
+
+def test_the_error_knows_nothing_of_solutions_that_are_in_the_value():
+    """With `values.reuse` v and the value of the prompt's end contain the same rewards."""
+    rng, group, size = np.random.default_rng(3), 4, 20_000
+    truth = rng.random((size, 1))
+    own, drawn = rng.random((size, group)) < truth, np.repeat(rng.random((size, 1)) < truth, 4, 1)
+    others = own.sum(axis=1, keepdims=True) - own
+    v = 0.2 + 0.6 * others / (group - 1)
+    rows = ProbeStates(
+        features=np.zeros((size * group, 3)),
+        problem=np.repeat(np.arange(size), group),
+        solution_return=own.reshape(-1).astype(float),
+        value=((drawn + others) / group).reshape(-1),
+        count=np.full(size * group, group),
+    )
+    found = probe.metrics(rows, v.reshape(-1), 0.0, drawn.reshape(-1).astype(float))
+    assert abs(found["value/error"] - np.mean((v - truth) ** 2)) < 4 * 0.25 / size**0.5
+
+
+def test_continuations_of_the_states_alone():
+    """A state's own continuations, whatever other returns its value counts."""
+    groups = tuple(
+        tuple(Continuation("", x, "eos", x) for x in returns) for returns in ([1.0, 0.0], [], [0.5])
+    )
+    counts = np.array([3, 1, 1], np.int32)
+    one = cases.episode(
+        [cases.BOS],
+        [7, 8, 9],
+        step_ends=[1, 2, 3],
+        values=np.ones(3, np.float32),
+        is_state=np.array([True, True, False]),
+        value_counts=counts,
+        continuations=groups,
+    )
+    bare = dataclasses.replace(one, continuations=())
+    batch = collate([one, bare], 1)
+    rollout = Rollout([one, bare], batch, step_layout(batch, [one, bare]))
+    np.testing.assert_array_equal(continuation_means(rollout), [0.5, *[np.nan] * 3])

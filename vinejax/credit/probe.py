@@ -161,18 +161,23 @@ def updated(
     return Probe(moments, errors + KEPT * probe.errors, gain + KEPT * probe.gain)
 
 
-def metrics(states: ProbeStates, v: np.ndarray, weight: float) -> dict[str, float]:
+def metrics(
+    states: ProbeStates, v: np.ndarray, weight: float, drawn: np.ndarray
+) -> dict[str, float]:
     """The squared error of v, its explained variance, its `weight` μ and its calibration.
 
-    The error does not include the noise of the targets: E[(v - V̂)·(v - G)] = E[(v - V)²], because
-    the sampled value V̂ and G are independent at s. For each tenth of [0, 1], the calibration is the
-    mean of G - v over states whose v lies in this tenth.
+    `drawn`, f64[S], is V̂, the mean return of the continuations of each state itself, and NaN for a
+    state without any. The error does not include the noise of the targets: E[(v - V̂)·(v - G)] =
+    E[(v - V)²], because v, V̂ and G are independent at s. The state's `value` would not do: with
+    `values.reuse` it has the rewards of the problem's other solutions, and v has them, too. For
+    each tenth of [0, 1], the calibration is the mean of G - v over states whose v lies in this
+    tenth.
     """
     logged = {"value/weight": weight}
-    is_sampled = states.count > 0
-    if is_sampled.any():
-        error = (v - states.value) * (v - states.solution_return)
-        logged["value/error"] = float(error[is_sampled].mean())
+    is_drawn = np.isfinite(drawn)
+    if is_drawn.any():
+        error = (v - drawn) * (v - states.solution_return)
+        logged["value/error"] = float(error[is_drawn].mean())
     explained = explained_variance(v, states.solution_return)
     if explained is not None:
         logged["value/explained_variance"] = explained

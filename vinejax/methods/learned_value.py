@@ -101,7 +101,8 @@ class LearnedValue(MethodState):
             cfg.ppo.gamma,
         )
         baseline, is_known = (np.asarray(x)[steps.counts >= 0] for x in baselines)
-        metrics = probe.metrics(states, self.rule.chosen(kept, by_strength), rollout.weight)
+        v, drawn = self.rule.chosen(kept, by_strength), continuation_means(rollout)
+        metrics = probe.metrics(states, v, rollout.weight, drawn)
         return self.rule.updated(kept, states, by_strength, baseline, is_known), metrics
 
     def reward_model(
@@ -158,3 +159,14 @@ def states_of(rollout: Rollout, cfg: Config, features: np.ndarray) -> ProbeState
         value=steps.values[row, step].astype(np.float64),
         count=steps.counts[row, step],
     )
+
+
+def continuation_means(rollout: Rollout) -> np.ndarray:
+    """f64[S] the mean return of the continuations of each state; NaN for a state without any.
+
+    The states are in the order of `state_numbers`.
+    """
+    row, step, _ = state_places(rollout).T
+    groups = [rollout.episodes[i].continuations[c:][:1] for i, c in zip(row, step, strict=True)]
+    returns = [[leaf.reward for group in of_state for leaf in group] for of_state in groups]
+    return np.array([np.mean(x) if x else np.nan for x in returns], np.float64)

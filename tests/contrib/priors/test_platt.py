@@ -81,7 +81,7 @@ def test_a_wrong_scale_is_mended():
     raw = 1 / (1 + np.exp(-rows.features[:, 0]))
     error = np.mean((v - truth) ** 2)
     assert error < 0.005 < 0.025 < np.mean((raw - truth) ** 2)
-    found = probe.metrics(rows, v, 0.5)["value/error"]
+    found = probe.metrics(rows, v, 0.5, rows.value)["value/error"]
     assert abs(found - error) < 4 * 0.25 / np.sqrt(3 * SIZE)
 
 
@@ -90,7 +90,7 @@ def test_a_perfect_value_lowers_the_error():
     error = {}
     for says in (exact, constant):
         _, rows, v, _ = after(5, 3, says)
-        error[says] = probe.metrics(rows, v, 0.5)["value/error"]
+        error[says] = probe.metrics(rows, v, 0.5, rows.value)["value/error"]
     assert error[exact] < 0.02 and error[constant] > 0.06
 
 
