@@ -9,10 +9,12 @@ import math
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub
+import jax
 import pytest
 from helpers.paths import CONFIGS
 from helpers.refusals import refuses
@@ -26,8 +28,8 @@ from vinejax.core.settings import Config, ModelConfig, as_tree
 from vinejax.engine.memory import cache_bytes
 from vinejax.methods.stages import MethodState
 from vinejax.model.hf.names import abstract_params
-from vinejax.model.sharding import placed_shapes
-from vinejax.tools.plan.aot import compile_child, compiler, plan_mode
+from vinejax.model.sharding import make_mesh, placed_shapes
+from vinejax.tools.plan.aot import compile_child, compiler, plan_mode, planned_programs
 from vinejax.tools.plan.aot.iteration_time import (
     KERNEL_S,
     MOVED_SHARE,
@@ -150,6 +152,21 @@ def test_operations(tmp_path: Path):
     assert update_cost(case).flops == 3 * layers + 4 * output
     full = small(tmp_path, fields={"model.remat": "full", "ppo.packing": False})
     assert update_cost(full).flops == 4 * layers + 4 * output
+
+
+@pytest.mark.parametrize("method", ["grpo", "restem", "dpo_positive"])
+def test_the_update_of_every_method_has_passes_of_the_runs_size(
+    tmp_path: Path, monkeypatch, method: str
+):
+    fields = small_fields(tmp_path, "cpu:1", {"method": method})
+    fields.meshes["cpu:1"] = dict(fsdp=1)
+    case, lowered, other = open_case(from_dict(fields)), [], jax.jit(lambda: 0).lower()
+    update = types.SimpleNamespace(lower=lambda *arguments: lowered.append(arguments) or other)
+    monkeypatch.setattr(planned_programs, "update_step", update)
+    phase, mesh = memory_and_phases(case)[1][-1], make_mesh(case.cfg.mesh)
+    planned_programs.Lowering(case, phase, mesh).lower("train_step")
+    ((objective, _, _, batch, _),) = lowered
+    assert (objective.microbatch, len(batch.tokens)) == (case.pass_rows, case.cfg.ppo.minibatch)
 
 
 def test_packed_rows_make_fewer_passes(tmp_path: Path):

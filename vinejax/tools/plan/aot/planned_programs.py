@@ -109,13 +109,10 @@ class Lowering:
         return score.lower(self.model, self.params, batch, self.case.cfg.sample.temperature)
 
     def _train_step(self) -> Lowered:
-        cfg = self.case.cfg
-        # Methods without credit train on pairs or likelihoods; VinePPO's step has the same size.
-        if self.case.method.credit is not None:
-            objective = self.case.method.objective(self.model, cfg)
-        else:
-            plain = vineppo.METHOD.resolve(type(cfg)())
-            objective = vineppo.METHOD.objective(self.model, plain)
+        cfg, method = self.case.cfg, self.case.method
+        if method.credit is None:  # trains on pairs or likelihoods, in steps of VinePPO's size
+            method = vineppo.METHOD
+        objective = method.objective(self.model, cfg)
         optimizer = make_optimizer(cfg.optimizer, UPDATES)
         state, batch = self._state(self.trained, optimizer), self._batch(cfg.ppo.minibatch)
         if cfg.ppo.correction != "none":
