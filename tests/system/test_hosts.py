@@ -1,10 +1,12 @@
 """Several processes are one program: same tokens, same metrics, one set of files, one end."""
 
 import json
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -249,6 +251,24 @@ def test_hosts_named_in_part_are_refused(monkeypatch, missing):
         monkeypatch.setenv(name, names[name])
     with pytest.raises(UserError, match=f"{missing} is not"):
         distributed.initialize(DistributedConfig())
+
+
+@pytest.mark.parametrize("has_port", [True, False])
+def test_the_first_host_may_have_an_address_of_ipv6(monkeypatch, has_port: bool):
+    try:
+        listening = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with listening:
+        port = listening.getsockname()[1]
+        names = {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1", "JAX_COORDINATOR_PORT": "1"}
+        names["JAX_COORDINATOR_ADDRESS"] = f"[::1]:{port}" if has_port else "[::1]"
+        for name, value in names.items():
+            monkeypatch.setenv(name, value)
+        met: dict[str, Any] = {}
+        monkeypatch.setattr(jax.distributed, "initialize", lambda **found: met.update(found))
+        distributed.initialize(DistributedConfig(port=port, timeout_s=1))
+    assert met["coordinator_address"] == f"[::1]:{port}"
 
 
 def test_numbers_of_hosts_are_numbers(monkeypatch):

@@ -247,7 +247,7 @@ def _named_hosts(hosts: int, port: int) -> dict[str, Any]:
         if name not in os.environ:
             raise UserError(f"JAX_NUM_PROCESSES is set and {name} is not; set both, on every host")
     address = os.environ["JAX_COORDINATOR_ADDRESS"]
-    if ":" not in address:
+    if ":" not in address or address.endswith("]"):  # '[fd00::1]', an address of IPv6
         address = f"{address}:{port}"
     process = _env_number("JAX_PROCESS_ID")
     return {"coordinator_address": address, "num_processes": hosts, "process_id": process}
@@ -259,7 +259,7 @@ def _wait_for(coordinator: str, timeout_s: int) -> None:
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            socket.create_connection((host, int(port)), timeout=1).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=1).close()
             return
         except OSError as error:
             if time.monotonic() > deadline:
