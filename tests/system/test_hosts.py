@@ -271,6 +271,15 @@ def test_the_first_host_may_have_an_address_of_ipv6(monkeypatch, has_port: bool)
     assert met["coordinator_address"] == f"[::1]:{port}"
 
 
+@pytest.mark.parametrize("process", ["0", "1"])
+def test_the_port_of_the_first_host_is_a_number(monkeypatch, process: str):
+    names = {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": process}
+    for name, value in {**names, "JAX_COORDINATOR_ADDRESS": "first-host:PORT"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match="^JAX_COORDINATOR_ADDRESS = 'first-host:PORT' must end in"):
+        distributed.initialize(DistributedConfig())
+
+
 def test_numbers_of_hosts_are_numbers(monkeypatch):
     monkeypatch.setenv("JAX_NUM_PROCESSES", "two")
     with pytest.raises(UserError, match="^JAX_NUM_PROCESSES = 'two' must be a number$"):

@@ -239,7 +239,7 @@ def _named_hosts(hosts: int, port: int) -> dict[str, Any]:
     """The arguments of `jax.distributed.initialize` that environment variables give.
 
     The result is {} if JAX_NUM_PROCESSES is not set. Raises UserError if it is set, but
-    JAX_COORDINATOR_ADDRESS or JAX_PROCESS_ID is not.
+    JAX_COORDINATOR_ADDRESS or JAX_PROCESS_ID is not, or if the address has no number as its port.
     """
     if "JAX_NUM_PROCESSES" not in os.environ:
         return {}
@@ -249,6 +249,9 @@ def _named_hosts(hosts: int, port: int) -> dict[str, Any]:
     address = os.environ["JAX_COORDINATOR_ADDRESS"]
     if ":" not in address or address.endswith("]"):  # '[fd00::1]', an address of IPv6
         address = f"{address}:{port}"
+    if not address.rpartition(":")[2].isdecimal():
+        message = f"must end in a port, as in host:{port}"
+        raise UserError(f"JAX_COORDINATOR_ADDRESS = {address!r} {message}")
     process = _env_number("JAX_PROCESS_ID")
     return {"coordinator_address": address, "num_processes": hosts, "process_id": process}
 
