@@ -43,8 +43,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "vinejax" / "gguf"
 
 
-def write_gguf(file: Path, folder: Path, tokenizer: Any) -> None:
-    """The float32 GGUF file that llama.cpp's converter writes for the folder of a Llama."""
+def write_gguf(file: Path, folder: Path, tokenizer: Any, left_out: str = "") -> None:
+    """The float32 GGUF file that llama.cpp's converter writes for the folder of a Llama.
+
+    The tensor `left_out` is not written.
+    """
     from gguf import GGUFWriter  # pyright: ignore[reportMissingImports]
 
     writer = GGUFWriter(file, "llama")
@@ -74,7 +77,12 @@ def write_gguf(file: Path, folder: Path, tokenizer: Any) -> None:
         if heads:  # llama.cpp pairs neighbouring columns in RoPE
             halves = value.reshape(heads, 2, len(value) // heads // 2, WIDTH)
             value = halves.swapaxes(1, 2).reshape(value.shape)
-        writer.add_tensor(f"{layer}{NAMES[stem]}.weight", np.ascontiguousarray(value))
+        if name != left_out:
+            writer.add_tensor(f"{layer}{NAMES[stem]}.weight", np.ascontiguousarray(value))
+    finish(writer)
+
+
+def finish(writer: Any) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -113,7 +121,21 @@ def test_a_gguf_file_is_the_model_that_it_was_made_of(tmp_path: Path, cache: Pat
     with pytest.raises(ModelError, match="tiny.gguf: transformers cannot read it: ") as error:
         find_folder(file)
     assert "\n" not in str(error.value)
+    name = "model.layers.1.mlp.up_proj.weight"  # transformers would draw random numbers for it
+    write_gguf(file, tmp_path / "folder", tokenizer, left_out=name)
+    with pytest.raises(ModelError, match=f"cannot read it: it finds no tensor for {name}"):
+        find_folder(file)
     assert list(cache.iterdir()) == [made]  # no unfinished folder is left
+
+
+def test_one_of_several_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    writing = pytest.importorskip("gguf", reason="needs vinejax[real]")
+    monkeypatch.setattr(gguf, "NEEDED_PACKAGES", ())
+    writer = writing.GGUFWriter(tmp_path / "a-00001-of-00002.gguf", "llama")
+    writer.add_uint16("split.count", 2)
+    finish(writer)
+    with pytest.raises(ModelError, match="it is one of 2 parts; join them with `llama-gguf-split"):
+        find_folder(tmp_path / "a-00001-of-00002.gguf")
 
 
 def test_without_its_reader_one_line_says_what_to_install(

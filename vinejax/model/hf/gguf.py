@@ -4,6 +4,9 @@ transformers runs in a separate process, because it loads torch. Quantized weigh
 so training starts from the rounded weights. transformers does not read `tokenizer.ggml.pre`, the
 pattern by which a tokenizer splits texts, and uses GPT-2's pattern instead. For SmolLM2, only the
 tokens of spaces before digits differ.
+
+The script fails for a file without all tensors of its model, such as one of several parts, because
+transformers would fill the others with random numbers.
 """
 
 import hashlib
@@ -21,9 +24,20 @@ from vinejax.runtime.workdir import users_cache
 SUFFIX = ".gguf"
 NEEDED_PACKAGES = ("gguf", "accelerate", "torch")  # besides transformers
 CONVERT = """
-import sys, transformers as t
+import os, sys
+from gguf import GGUFReader
 folder, file, out = sys.argv[1:]
-model = t.AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype="float32")
+fields = GGUFReader(os.path.join(folder, file)).fields
+parts = fields["split.count"].parts[-1][0] if "split.count" in fields else 1
+if parts > 1:
+    sys.exit(f"it is one of {parts} parts; join them with `llama-gguf-split --merge`")
+
+import transformers as t
+model, info = t.AutoModelForCausalLM.from_pretrained(
+    folder, gguf_file=file, dtype="float32", output_loading_info=True
+)
+if info["missing_keys"]:
+    sys.exit(f"it finds no tensor for {min(info['missing_keys'])}")
 model.hf_quantizer = None  # transformers saves no model that it thinks is quantized
 vars(model.config).pop("quantization_config", None)
 model.save_pretrained(out)
@@ -34,11 +48,11 @@ t.AutoTokenizer.from_pretrained(folder, gguf_file=file).save_pretrained(out)
 def converted_folder(file: epath.Path) -> epath.Path:
     """The Hugging Face folder for a GGUF file, in the user's cache folder.
 
-    The first call for a file converts it. If the file changes, the next call converts it to another
-    folder. Raises ModelError as `convert` does.
+    The first call for a file converts it. If the file or the script changes, the next call converts
+    it to another folder. Raises ModelError as `convert` does.
     """
     stat = os.stat(file)
-    made_from = f"{os.path.realpath(file)} {stat.st_size} {stat.st_mtime_ns}"
+    made_from = f"{os.path.realpath(file)} {stat.st_size} {stat.st_mtime_ns} {CONVERT}"
     key = hashlib.blake2b(made_from.encode(), digest_size=8).hexdigest()
     folder = users_cache() / "gguf" / f"{file.stem}-{key}"
     if not folder.exists():
