@@ -20,6 +20,7 @@ from vinejax.model.hf import gguf
 from vinejax.model.hf.hub import find_folder
 from vinejax.model.hf.tensors import find_tensors
 from vinejax.model.hf.weights import load_pretrained, save_pretrained
+from vinejax.model.rope import Rope
 
 HEADS, KV_HEADS, WIDTH = 4, 2, 32
 NAMES = {  # names in Hugging Face -> names in llama.cpp
@@ -43,8 +44,15 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "vinejax" / "gguf"
 
 
+# llama.cpp's converter writes the scaling as a tensor of factors, one per frequency.
+ROPE = Rope(
+    "llama3", rope_theta=5e5, factor=32.0, original_max_position_embeddings=8192,
+    low_freq_factor=1.0, high_freq_factor=4.0,
+)  # fmt: skip
+
+
 def write_gguf(file: Path, folder: Path, tokenizer: Any, left_out: str = "") -> None:
-    """The float32 GGUF file that llama.cpp's converter writes for the folder of a Llama.
+    """The float32 GGUF file that llama.cpp's converter writes for the folder of a Llama 3.
 
     The tensor `left_out` is not written.
     """
@@ -59,7 +67,9 @@ def write_gguf(file: Path, folder: Path, tokenizer: Any, left_out: str = "") -> 
     writer.add_head_count(HEADS)
     writer.add_head_count_kv(KV_HEADS)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(10000.0)
+    writer.add_rope_freq_base(ROPE.rope_theta)
+    plain = Rope(rope_theta=ROPE.rope_theta).frequencies(WIDTH // HEADS)
+    writer.add_tensor("rope_freqs.weight", np.round(plain / ROPE.frequencies(WIDTH // HEADS), 4))
     writer.add_vocab_size(len(tokenizer))
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
@@ -101,7 +111,7 @@ def test_a_gguf_file_is_the_model_that_it_was_made_of(tmp_path: Path, cache: Pat
     cfg = DecoderConfig(
         vocab_size=len(tokenizer), num_layers=2, width=WIDTH, num_heads=HEADS,
         num_kv_heads=KV_HEADS, head_dim=WIDTH // HEADS, ffn=48, context=64, eos_ids=(eos,),
-        tied_head=True,
+        tied_head=True, rope=ROPE,
     )  # fmt: skip
     model = Decoder(cfg)
     params = model.init(jax.random.key(1))
@@ -110,6 +120,7 @@ def test_a_gguf_file_is_the_model_that_it_was_made_of(tmp_path: Path, cache: Pat
     write_gguf(file, tmp_path / "folder", tokenizer)
     found, read, spelled = load_pretrained(file)
     assert (found.cfg.num_kv_heads, found.cfg.context, found.cfg.eos_ids) == (2, 64, (eos,))
+    assert found.cfg.rope == ROPE
     jax.tree.map(np.testing.assert_array_equal, read, params)
     assert spelled.get_vocab() == tokenizer.get_vocab()
     # A GGUF file names the pattern that splits a text before merges; transformers takes GPT-2's.
@@ -128,14 +139,27 @@ def test_a_gguf_file_is_the_model_that_it_was_made_of(tmp_path: Path, cache: Pat
     assert list(cache.iterdir()) == [made]  # no unfinished folder is left
 
 
-def test_one_of_several_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+IGNORED = {  # by transformers: fields, or a tensor -> words of the error
+    "split.count": "it is one of 2 parts; join them with `llama-gguf-split --merge`",
+    "llama.rope.scaling.factor": "it does not know llama.rope.scaling.factor = 2; name a folder",
+    "rope_factors_long.weight": "it does not know the tensor rope_factors_long.weight; name a",
+}
+
+
+@pytest.mark.parametrize("name", IGNORED)
+def test_what_transformers_would_ignore_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     writing = pytest.importorskip("gguf", reason="needs vinejax[real]")
     monkeypatch.setattr(gguf, "NEEDED_PACKAGES", ())
-    writer = writing.GGUFWriter(tmp_path / "a-00001-of-00002.gguf", "llama")
-    writer.add_uint16("split.count", 2)
+    writer = writing.GGUFWriter(tmp_path / "a.gguf", "llama")
+    if name.endswith(".weight"):
+        writer.add_tensor(name, np.ones(4, np.float32))
+    else:
+        writer.add_float32(name, 2.0) if "rope" in name else writer.add_uint16(name, 2)
     finish(writer)
-    with pytest.raises(ModelError, match="it is one of 2 parts; join them with `llama-gguf-split"):
-        find_folder(tmp_path / "a-00001-of-00002.gguf")
+    with pytest.raises(ModelError, match=f"a.gguf: transformers cannot read it: {IGNORED[name]}"):
+        find_folder(tmp_path / "a.gguf")
 
 
 def test_without_its_reader_one_line_says_what_to_install(

@@ -5,6 +5,9 @@ so training starts from the rounded weights. transformers does not read `tokeniz
 pattern by which a tokenizer splits texts, and uses GPT-2's pattern instead. For SmolLM2, only the
 tokens of spaces before digits differ.
 
+transformers does not read how RoPE is scaled either. The script adds the scaling of Llama 3, whose
+factors are a tensor, and fails for any other scaling.
+
 The script fails for a file without all tensors of its model, such as one of several parts, because
 transformers would fill the others with random numbers.
 """
@@ -27,17 +30,34 @@ CONVERT = """
 import os, sys
 from gguf import GGUFReader
 folder, file, out = sys.argv[1:]
-fields = GGUFReader(os.path.join(folder, file)).fields
-parts = fields["split.count"].parts[-1][0] if "split.count" in fields else 1
-if parts > 1:
+reader = GGUFReader(os.path.join(folder, file))
+numbers = {key: x.parts[-1][0] for key, x in reader.fields.items() if len(x.data) == 1}
+if (parts := numbers.get("split.count", 1)) > 1:
     sys.exit(f"it is one of {parts} parts; join them with `llama-gguf-split --merge`")
+for key, x in numbers.items():
+    if key.endswith((".rope.scaling.factor", ".rope.scale_linear")) and x not in (0, 1):
+        sys.exit(f"it does not know {key} = {x:.6g}; name a folder with safetensors")
+ropes = {x.name: x.data for x in reader.tensors if x.name.startswith("rope_")}
+factors = ropes.pop("rope_freqs.weight", None)
+if ropes:
+    sys.exit(f"it does not know the tensor {min(ropes)}; name a folder with safetensors")
 
-import transformers as t
+import numpy as np, transformers as t
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 model, info = t.AutoModelForCausalLM.from_pretrained(
     folder, gguf_file=file, dtype="float32", output_loading_info=True
 )
 if info["missing_keys"]:
     sys.exit(f"it finds no tensor for {min(info['missing_keys'])}")
+if factors is not None:
+    plain = model.model.rotary_emb.inv_freq
+    model.config.rope_parameters.update(
+        rope_type="llama3", factor=float(factors.max()), low_freq_factor=1.0,
+        high_freq_factor=4.0, original_max_position_embeddings=8192,
+    )
+    scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](model.config)
+    if not np.allclose(plain / scaled, factors, rtol=1e-3):
+        sys.exit("its rope_freqs.weight are not Llama 3's; name a folder with safetensors")
 model.hf_quantizer = None  # transformers saves no model that it thinks is quantized
 vars(model.config).pop("quantization_config", None)
 model.save_pretrained(out)
