@@ -460,6 +460,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (LLAMA | dict(rope_scaling=dict(rope_type="linear", factor=2, beta_fast=3)), "beta_fast = 3"),
     (LLAMA | dict(rope_scaling=LONGROPE | dict(short_factor=[1.0])), "short_factor = [1.0] must"),
     (LLAMA | dict(rope_scaling="yarn"), "RoPE = 'yarn' must be an object"),
+    (LLAMA | dict(rope_scaling=dict(type="yarn", factor=4), rope_parameters=dict(rope_theta=3)),
+     "rope_parameters = {'rope_theta': 3} has a rope_theta that rope_scaling replaces"),
     (PHI3 | dict(rope_scaling=dict(rope_type="yarn", factor=2)), "rope_type = 'yarn' is not"),
     (QWEN3_MOE | dict(decoder_sparse_step=2), "decoder_sparse_step = 2 is not supported, only 1"),
     (QWEN3_MOE | dict(mlp_only_layers=[0]), "mlp_only_layers = [0] is not supported, only []"),

@@ -29,10 +29,11 @@ def read_ropes(
     """(RoPE of layers with full attention, RoPE of layers with a window or None).
 
     The second result is None if `local_theta` is None. Raises ModelError for a `rope_type` outside
-    `types`, a missing field, a field that the type does not have, and an impossible value.
+    `types`, a missing field, a field that the type does not have, an impossible value, and for
+    `rope_parameters` whose rope_theta is lost because `rope_scaling` takes their place.
     """
     context = read.size("max_position_embeddings")
-    parameters = read.get("rope_parameters")
+    parameters = _checked_object(read, read.get("rope_parameters"))
     fields = _checked_object(read, read.get("rope_scaling") or parameters)
     local: Json = {}
     # transformers 5 writes one object per kind of layer.
@@ -44,6 +45,9 @@ def read_ropes(
         ORIGINAL: read.size(ORIGINAL, context),
     }
     rope = _parse_rope(read.file, fields, types, defaults, head_dim, context)
+    replaced = _checked_object(read, parameters.get("full_attention", parameters))
+    if replaced.get("rope_theta") not in (None, rope.rope_theta):
+        read.fail("rope_parameters", "has a rope_theta that rope_scaling replaces; unite the two")
     if local_theta is None:
         return rope, None
     defaults["rope_theta"] = read.number("rope_local_base_freq", local_theta)
