@@ -78,6 +78,8 @@ def write_gguf(file: Path, folder: Path, tokenizer: Any, left_out: str = "") -> 
     merges = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
     writer.add_token_merges([" ".join(pair) for pair in merges])
     writer.add_eos_token_id(special)
+    writer.add_bos_token_id(special)
+    writer.add_tokenizer_pre("llama-bpe")
     for name, tensor in find_tensors(epath.Path(folder)).items():
         parts = name.removesuffix(".weight").split(".")
         layer = f"blk.{parts[2]}." if parts[1] == "layers" else ""
@@ -123,7 +125,8 @@ def test_a_gguf_file_is_the_model_that_it_was_made_of(tmp_path: Path, cache: Pat
     assert found.cfg.rope == ROPE
     jax.tree.map(np.testing.assert_array_equal, read, params)
     assert spelled.get_vocab() == tokenizer.get_vocab()
-    # A GGUF file names the pattern that splits a text before merges; transformers takes GPT-2's.
+    assert spelled.encode("") == [eos]  # BOS, which files of Llama 3 do not ask for
+    # A GGUF file names the pattern that splits a text before merges. Here it makes no difference.
     text = "this is 7+8=15"
     assert spelled.encode(text, add_special_tokens=False) == tokenizer.encode(text)
     (made,) = cache.iterdir()

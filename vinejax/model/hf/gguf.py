@@ -1,9 +1,10 @@
 """Converts a GGUF file, the format of llama.cpp, to a Hugging Face folder with transformers.
 
 transformers runs in a separate process, because it loads torch. Quantized weights become float32,
-so training starts from the rounded weights. transformers does not read `tokenizer.ggml.pre`, the
-pattern by which a tokenizer splits texts, and uses GPT-2's pattern instead. For SmolLM2, only the
-tokens of spaces before digits differ.
+so training starts from the rounded weights. `tokenizer.ggml.pre` names the pattern by which a
+tokenizer splits texts. transformers 5.24 knows some names, such as Llama 3's and Qwen2's, and uses
+GPT-2's pattern for others. For SmolLM2, only the tokens of spaces before digits differ. As in
+llama.cpp, a tokenizer of Llama 3 puts BOS in front of a text unless the file says otherwise.
 
 transformers does not read how RoPE is scaled either. The script adds the scaling of Llama 3, whose
 factors are a tensor, and fails for any other scaling.
@@ -42,6 +43,12 @@ factors = ropes.pop("rope_freqs.weight", None)
 if ropes:
     sys.exit(f"it does not know the tensor {min(ropes)}; name a folder with safetensors")
 
+given = {}
+if "tokenizer.ggml.pre" in reader.fields and "tokenizer.ggml.bos_token_id" in numbers:
+    pattern = bytes(reader.fields["tokenizer.ggml.pre"].parts[-1]).decode()
+    if pattern in ("llama3", "llama-v3", "llama-bpe"):
+        given["add_bos_token"] = True  # tokenizer.ggml.add_bos_token of the file takes its place
+
 import numpy as np, transformers as t
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 model, info = t.AutoModelForCausalLM.from_pretrained(
@@ -61,7 +68,7 @@ if factors is not None:
 model.hf_quantizer = None  # transformers saves no model that it thinks is quantized
 vars(model.config).pop("quantization_config", None)
 model.save_pretrained(out)
-t.AutoTokenizer.from_pretrained(folder, gguf_file=file).save_pretrained(out)
+t.AutoTokenizer.from_pretrained(folder, gguf_file=file, **given).save_pretrained(out)
 """
 
 
