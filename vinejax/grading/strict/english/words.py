@@ -70,7 +70,10 @@ _AMOUNT_BEFORE = re.compile(r"(?:[\d.})]|\\pi)[\s~]*$")
 _UNIT_AFTER = re.compile(
     rf"\s*(?:\^\s*\{{?[23]\}}?)?[\s.}})]*(?:$|[,;]|(?:/|\\cdot)\s*{OPEN}|{OPEN}?\s*(?:and|or)\b)"
 )
-_JOINED = re.compile(r"((?:^|\s*,\s*|\s+)(?:and|or)(?=\s|$)\s*|\s*,\s*)")
+_JOINED = re.compile(r"((?:^|\s*,\s*|\s+)(?:and|or)(?=\s|$)\s*|\s*,(?!\d{3}(?!\d))\s*)")
+_NUMBER = re.compile(r"-?\.?\d")
+# A joint behind a number in a text command that is followed by a number or by the text's end.
+_GOES_ON = re.compile(r"(?:,|\b(?:and|or)\b)\s*(?:-?\.?\d|\Z)")
 _SEPARATORS = re.compile(rf"[,;{AND}{OR}]\s*(?:[,;{AND}{OR}]\s*)+")
 # x=1orx=2
 _GLUED = re.compile(
@@ -178,7 +181,7 @@ def _mark_text(inner: str) -> str:
     if multiple and (multiple["letter"] not in units.LETTERS or _TERM_AFTER.search(core)):
         return core if core.isalnum() else f"{{{core}}}"  # \mathbf{2k}, but not \text{5m}
     amount = re.fullmatch(r"(-?[\d.,/:]*\d)\s*((?!(?:st|nd|rd|th)\b)[A-Za-z].*)", core)
-    if amount:
+    if amount and not _GOES_ON.search(amount[2]):
         return f"{amount[1]}{OPEN}{amount[2]}{CLOSE}"
     choices = re.findall(r"\([A-Za-z]+\)", core)
     if len(choices) == 1 and core.startswith(choices[0]):
@@ -189,7 +192,12 @@ def _mark_text(inner: str) -> str:
             return f"{core} "
         return core if core.isalnum() or len(core) == 1 else f"{{{core}}}"
     parts = enumerate(_JOINED.split(core))  # items, and the joints between them
-    return "".join(f" {_joint_of(p)} " if i % 2 else f"{OPEN}{p}{CLOSE}" for i, p in parts if p)
+    return "".join(f" {_joint_of(p)} " if i % 2 else _mark_item(p) for i, p in parts if p)
+
+
+def _mark_item(item: str) -> str:
+    """An item of a list in a text command: a number stays one, as in `\\text{3 and 4 apples}`."""
+    return _mark_text(item) if _NUMBER.match(item) else f"{OPEN}{item}{CLOSE}"
 
 
 def changes_meaning(text: str) -> bool:
