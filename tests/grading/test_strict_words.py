@@ -20,9 +20,12 @@ KINDS: dict[str, list[tuple[bool, str, str]]] = {
         (EQUAL, r"\textbf{(A)}\ -1", "A"),
         (EQUAL, "(A), (C)", "(C), (A)"),
         (EQUAL, "(b)", "B"),
+        (EQUAL, "option b", "B"),
+        (EQUAL, r"\text{Choice b}", "(B)"),
         (EQUAL, "(B)", "b"),
         (EQUAL, r"\text{(b)}", "B) 12"),
         (DIFFERENT, "(b)", "A"),
+        (DIFFERENT, "option b", "A"),
         (DIFFERENT, "b", "B"),  # a variable
         (DIFFERENT, "(x)", "X"),
         (DIFFERENT, "(B) 12", "(C) 12"),

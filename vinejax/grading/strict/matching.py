@@ -22,7 +22,8 @@ from vinejax.grading.strict.english import units, words
 # character costs up to 0.1 ms, and no comparison may take more than a second.
 MAX_PAIRED = 10_000
 _PLAIN_DIGITS = re.compile(r"-?\d+(?:\.\d+)?", re.ASCII)
-_BRACKETED = re.compile(r"[^\w()]*\([A-Ja-j]\)[^\w()]*")  # a choice such as (b)
+# A choice such as '(b)' or 'option b', whose letter is no variable
+_CHOICE = re.compile(r"[^\w()]*(?:\([A-Ja-j]\)|(?i:option|choice)[^\w()]+\(?[A-Ja-j]\)?)[^\w()]*")
 
 
 def same_answer(a: Node, b: Node) -> bool:
@@ -90,8 +91,8 @@ def _same_choice(a: Node, b: Node) -> bool:
     x, y = reader.read_choice(a.source), reader.read_choice(b.source)
     if x and y:
         same_letter = x[0] == y[0]
-        if not same_letter and any(map(_BRACKETED.fullmatch, (a.source, b.source))):
-            same_letter = x[0].casefold() == y[0].casefold()  # (b) is no variable
+        if not same_letter and any(map(_CHOICE.fullmatch, (a.source, b.source))):
+            same_letter = x[0].casefold() == y[0].casefold()
         return same_letter and (x[1] is None or y[1] is None or _same(x[1], y[1]))
     wording, other = (x[1], b) if x else (y[1] if y else None, a)
     return wording is not None and _same(wording, other)
