@@ -125,6 +125,12 @@ _TAKEN_BACK = re.compile(
     r"(?i)[^\n]{0,200}?(?:[.!?…]+|[,;–—-])\s*(?:wait|hold on|oops|correction|hmm+"
     r"|scratch that|no, (?:it|that))\b"
 )
+# `**12** apples`, *12*, __12__, and the end of bold type that began before the phrase
+_EMPHASIS = re.compile(
+    r"(?<![^\s(\[\"'“:=>-])(\*{1,3}|__?|`)(?=[^\s*_`])([^*`\n]{0,80}[^\s*_`])\1"
+    r"(?![^\s.,;:!?)\]\"'”’%-])"
+)
+_END_OF_BOLD = re.compile(r"(?<=[^\s*])\*\*(?=[\s.,;:!?)%]|\Z)")
 
 
 class Announced(NamedTuple):
@@ -182,6 +188,7 @@ def after_phrase(tail: str, is_tagged: bool = False) -> str:
     Formulas at the start of `tail` are the answer. Without them it is in the first sentence, up to
     a clause that says more about it (`affirmed`).
     """
+    tail = _END_OF_BOLD.sub("", _EMPHASIS.sub(r"\2", tail))
     while start := _START.match(tail) or _CORRECTED.match(tail):
         tail = tail[start.end() :]
     if formulas := _formulas_at_start(tail):
