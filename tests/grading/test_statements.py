@@ -238,6 +238,17 @@ RIGHT = {
         ("final answer - (A)", "A"),
         ("The temperature is - 12 degrees", "-12"),
     ],
+    "lists": [
+        ("The answer is:\n- 12", "12"),
+        ("The answer is:\n-12", "-12"),
+        ("**Answer:**\n\n- **12** apples", "12"),
+        ("### Final Answer\n\n- $x = 3$\n- $y = 4$", "x=3, y=4"),
+        ("The answers are:\n1. 12\n2. 15", "12, 15"),
+        ("The answers are:\n* 12\n* 15", "12, 15"),
+        ("The answer is:\n- 12, as $3\\cdot4=12$\n- which is even", "12"),
+        ("The answer is:\n- Monday\n- since it rains", "Monday"),
+        ("### Final Answer\n---\n12", "12"),
+    ],
     "emphasis": [
         ("The answer is **12** apples.", "12"),
         ("**The answer is 12** apples.", "12"),
@@ -347,6 +358,12 @@ WRONG = {
     ],
     "dashes": [
         ("Result - 12", "-12"),
+    ],
+    "lists": [
+        ("The answer is:\n- 12", "-12"),
+        ("The answers are:\n1. 12\n2. 15", "1"),
+        ("The answers are:\n* 12\n* 15", "12"),
+        ("**Answer:**\n- Apples: 12\n- Pears: 15", "12"),
     ],
     "parts": [
         ("(a) 3\n(b) 5", "3, 5"),

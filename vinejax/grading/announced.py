@@ -16,7 +16,7 @@ _MAX_PHRASES = 20  # announcements examined, starting with the last
 MAX_WORDS = 3  # words beside a number in an answer: '5 square feet and'
 
 # 'Answer: 5', 'Answer = 5', 'Answer - 5'; but the sign of 'answer -5' is a minus
-_SIGN = r"[\s*_)\]]*(?:[:：=⇒→]|=>|[ \t*_]?[-–—]{1,3}>?(?=[\s*_]))"
+_SIGN = r"(?:[\s*_)\]]*(?:[:：=⇒→]|=>)|[ \t*_)\]]*[-–—]{1,3}>?(?=[\s*_]))"
 _IS = (
     r"(?:is|are|(?:must|has to|have to|will|can only) be|equals|turns out to be|comes? (?:out )?to)"
     r"\b"
@@ -77,6 +77,7 @@ _FIRM = re.compile(
     r"|[-−]?[a-zα-ω]\b(?![ ']\w)|(?-i:\(?[A-J]\)?)(?![\w'])|(?:yes|no|true|false)\W*\Z"
 )
 _FORMULA = re.compile(r"\$+(?:\\.|[^$\\])+\$+|\\\(.*?\\\)|\\\[.*?\\\]")
+_VALUE = re.compile(r"[\d$\\]")
 _BOUND = re.compile(
     r"[$\\(\[\s]*(?:[<>≤≥≈]|\\(?:approx|sim|[lg]t|[lg]eq?|[lg]eqslant)(?![A-Za-z]))"
 )
@@ -111,9 +112,10 @@ _FOREIGN_WORD = re.compile(r"[^\W\d_A-Za-zα-ωΑ-Ωª-º]")
 _JOINT = re.compile(r"\s*(?:[,;]\s*(and|or)\b|[,;&]|(and|or)\b)\s*")
 _SPAN = re.compile(r"\$([^$]+)\$")
 _START = re.compile(
-    r"[\s:：*=_#`⇒→>]+|(?i:(?:just|only|simply|exactly|precisely|clearly|indeed|then|therefore"
-    r"|thus|hence|now|also|finally|obviously)\s)"
+    r"[\s:：*=_#`⇒→>]+|-{3,}(?=\s)|(?i:(?:just|only|simply|exactly|precisely|clearly|indeed|then"
+    r"|therefore|thus|hence|now|also|finally|obviously)\s)"
 )
+_ITEM = re.compile(r"\s*(?:[-–—•*+]|(?P<number>\d{1,2})[.)])\s+(?P<text>\S.*)")  # of a list
 # 'The answer is not 12. It is 15.', 'is not 12 but 15', 'rules out C, leaving D'
 _CORRECTED = re.compile(
     rf"{DENIED}[{DENIED}\s.,;:*]*(?i:(?:(?:but|rather|instead|so|hence|thus|and)\b[\s,]*)*"
@@ -185,10 +187,12 @@ def _is_firm(answer: str, tail: str) -> bool:
 def after_phrase(tail: str, is_tagged: bool = False) -> str:
     """The answer in `tail`, the text that follows 'answer is', or with `is_tagged` `<answer>`.
 
-    Formulas at the start of `tail` are the answer. Without them it is in the first sentence, up to
-    a clause that says more about it (`affirmed`).
+    The items of a list or the formulas at the start of `tail` are the answer. Without them it is in
+    the first sentence, up to a clause that says more about it (`affirmed`).
     """
     tail = _END_OF_BOLD.sub("", _EMPHASIS.sub(r"\2", tail))
+    if listed := _listed_answers(tail):
+        return listed
     while start := _START.match(tail) or _CORRECTED.match(tail):
         tail = tail[start.end() :]
     if formulas := _formulas_at_start(tail):
@@ -202,6 +206,27 @@ def after_phrase(tail: str, is_tagged: bool = False) -> str:
     if len(numbers) == 1 and says_more:
         return last_number(sentence) or undressed(sentence)  # 'Jane grew it 3 hours ago.'
     return undressed(sentence)
+
+
+def _listed_answers(tail: str) -> str:
+    """The answers in a list that begins on the next line, separated by commas; '' without a list.
+
+    Items without a value count only if no item has one, and then the first does. A list with
+    numbers has two items at least and begins with 1: else the number may be the answer itself.
+    """
+    first, *lines = tail.split("\n")
+    if first.strip(" \t:：*_#`"):
+        return ""
+    items: list[re.Match[str]] = []
+    for line in filter(str.strip, lines):
+        if not (item := _ITEM.fullmatch(line)):
+            break
+        items.append(item)
+    if not items or items[0]["number"] and (items[0]["number"] != "1" or len(items) == 1):
+        return ""
+    answers = [after_phrase(item["text"]) for item in items]
+    values = [x for x in answers if _VALUE.search(x) or _FIRM.match(x)]
+    return ", ".join(values or answers[:1])
 
 
 def _first_sentence(text: str, is_tagged: bool = False) -> str:
