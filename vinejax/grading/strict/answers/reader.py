@@ -43,7 +43,7 @@ _NAMED = re.compile(
     rf"\s*(?P<after>{OPEN}[^{CLOSE}]*{CLOSE})?"
 )
 _MIXED = re.compile(r"\A(-?)\s*(\d+) (\d+)\s*/\s*(\d+)")  # 2 3/4
-_PREFIX = re.compile(rf"{OPEN}([^{CLOSE}]*){CLOSE}\s*:?\s*([^{OPEN}{CLOSE}]+)")
+_PREFIX = re.compile(rf"{OPEN}([^{CLOSE}]*){CLOSE}\s*:?\s*")
 
 
 def read_answer(text: str, thousands: bool = True) -> Node:
@@ -349,10 +349,15 @@ def _splits(s: str, unit: re.Match[str] | None) -> list[tuple[str, str, str]]:
     `unit` is a match of the whole text, whose group `body` is the formula and whose group `unit`
     is the words after it; None if no words follow the formula.
     """
-    before = _PREFIX.fullmatch(s)
+    before = _PREFIX.match(s)
     if words.changes_meaning(s) or before and words.CHANGES_NEXT.search(before[1].casefold()):
         return [("", s, "")]
     splits = [("", unit["body"], unit["unit"])] if unit else []
-    splits += [(before[1], before[2], "")] if before else []
-    splits += [("", s, "")]
+    if before:
+        both = _UNIT.fullmatch(s, before.end())
+        if both and words.JUDGES_LAST.search(both["unit"].casefold()):
+            return [("", s, "")]
+        body, after = both.group("body", "unit") if both else (s[before.end() :], "")
+        splits.append((before[1], body, after))
+    splits.append(("", s, ""))
     return [(prefix, _MIXED.sub(r"\1(\2+\3/\4)", body), after) for prefix, body, after in splits]
