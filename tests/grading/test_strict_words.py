@@ -84,6 +84,12 @@ KINDS: dict[str, list[tuple[bool, str, str]]] = {
     "words of a formula": [
         (EQUAL, r"\triangle ABC", r"\triangle ABC"),
         (EQUAL, "5 apples", "5"),
+        (EQUAL, "1/2 at^2", r"\frac{at^2}{2}"),
+        (EQUAL, r"\cos(at)", r"\cos(a t)"),
+        (EQUAL, r"\frac{e^{-at}-e^{-bt}}{b-a}", r"\frac1{b-a}(e^{-a t}-e^{-b t})"),
+        (EQUAL, "by+ax", "ax+by"),
+        (DIFFERENT, "x = at least 5", "x=5"),
+        (DIFFERENT, "3 by 4", "12"),
         (EQUAL, "210 ways", "210 combinations"),
         (EQUAL, "approximately 12 apples", "12"),
         (EQUAL, "exactly 1,200 dollars", r"\$1200"),

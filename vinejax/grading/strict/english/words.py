@@ -156,8 +156,23 @@ def _mark_one(match: re.Match[str]) -> str:
         return "%"
     if run.lower() in _JOINERS:
         return f" {_JOINERS[run.lower()]} "
+    if len(run) == 2 and run not in units.NAMES and _is_product(match):
+        return run
     is_noun = _COUNTED.match(match.string, match.start())
     return f"{OPEN}{run}{CLOSE}" if is_noun or "." in run or "/" in run or is_word(run) else run
+
+
+def _is_product(match: re.Match[str]) -> bool:
+    """Whether two bare letters that spell a word are variables, as in `v+at` and `2 at^2`.
+
+    They are if the sign of a formula stands on one side, and on the other a sign or a number, or
+    nothing.
+    """
+    before = match.string[: match.start()].rstrip()[-1:]
+    after = match.string[match.end() :].lstrip()[:1]
+    if before not in "+-*/=^({)}0123456789" or after not in "+-*/=^_)}":  # '' is in both
+        return False
+    return bool(after or before and before in "+-*/=^({")
 
 
 def _mark_text(inner: str) -> str:
