@@ -207,6 +207,9 @@ RIGHT = {
         ("A common wrong answer is 6. The answer is 8.", "8"),
         ("There are 15 of them, excluding 12.", "15"),
         ("The answer is 12, which is not 15.", "12"),
+        ("The answer is **12**, not **15**.", "12"),
+        ("The answer is **not** 15 but **12**.", "12"),
+        ("It is **12**; **15** is wrong.", "12"),
     ],
     "dashes": [
         ("Final Answer – 36", "36"),
@@ -355,6 +358,10 @@ WRONG = {
         ("It is 8, 6 would be too small.", "6"),
         ("The wrong answer is 6.", "6"),
         ("The answer is 12, which is not 15.", "15"),
+    ],
+    "bold denials": [
+        ("**13** is wrong.", "13"),
+        ("It is 12 and not **13**.", "13"),
     ],
     "dashes": [
         ("Result - 12", "-12"),

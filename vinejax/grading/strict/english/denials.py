@@ -7,7 +7,11 @@ import re
 
 DENIED = "\ue00f"  # stands for each character of a denied answer; no cleaned text has it
 
-_NUMBER = r"(?<![\w.,/])[-−+]?[$€£]?\d{1,30}(?:[.,/:]\d{1,30}){0,9}%?(?![\w^*\\{(-])"
+# No power and no product follows it, but the end of bold type may.
+_NUMBER = (
+    r"(?<![\w.,/])[-−+]?[$€£]?\d{1,30}(?:[.,/:]\d{1,30}){0,9}%?"
+    r"(?![\w^\\{(-]|\*(?!\*(?![\w(])))"
+)
 _FORMULA = r"(?<!\\)\$(?:[^$\n\\]|\\.){1,120}\$|\\\([^\n]{1,120}?\\\)"
 _LETTER = r"\([A-Ja-j]\)|(?<![\w'])[A-J](?![\w'])"
 _VALUE = rf"(?:\*\*)?(?:{_FORMULA}|{_NUMBER}|{_LETTER}|\b(?:yes|no|true|false)\b)(?:\*\*)?"
@@ -20,7 +24,7 @@ _EXCLUDES = r"(?:rul(?:es?|ed|ing) out|eliminat|exclud|reject|discard|dismiss)(?
 _BEFORE = (
     rf"(?i:{_NEGATED}|{_CONTRAST}|\bunlike"
     rf"|\bneither|\bnor|\b{_EXCLUDES})"
-    r"\s+(?i:(?:be|equal(?: to)?|just|option|choice|answer|the answer|the value)\s+){0,2}"
+    r"(?:\*\*)?\s+(?i:(?:be|equal(?: to)?|just|option|choice|answer|the answer|the value)\s+){0,2}"
     r"(?:[A-Za-z]\s*=\s*)?"
 )
 _WRONG = (
