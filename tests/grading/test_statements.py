@@ -254,6 +254,7 @@ RIGHT = {
     ],
     "emphasis": [
         ("The answer is **12** apples.", "12"),
+        ("The answer is a total of **12** apples.", "12"),
         ("**The answer is 12** apples.", "12"),
         ("Answer: *12* cm", "12"),
         ("The answer is __12__ apples", "12"),

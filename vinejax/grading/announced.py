@@ -113,7 +113,7 @@ _JOINT = re.compile(r"\s*(?:[,;]\s*(and|or)\b|[,;&]|(and|or)\b)\s*")
 _SPAN = re.compile(r"\$([^$]+)\$")
 _START = re.compile(
     r"[\s:：*=_#`⇒→>]+|-{3,}(?=\s)|(?i:(?:just|only|simply|exactly|precisely|clearly|indeed|then"
-    r"|therefore|thus|hence|now|also|finally|obviously)\s)"
+    r"|therefore|thus|hence|now|also|finally|obviously|an?\s+total\s+of)\s)"
 )
 _ITEM = re.compile(r"\s*(?:[-–—•*+]|(?P<number>\d{1,2})[.)])\s+(?P<text>\S.*)")  # of a list
 # 'The answer is not 12. It is 15.', 'is not 12 but 15', 'rules out C, leaving D'
