@@ -99,6 +99,9 @@ def test_the_last_answer_of_a_response(text: str, answer: str | None):
         ("Therefore the answer is -3", "-3"),
         (r"The result is \\boxed{-3}", "-3"),
         ("3 then 4 apples", "4"),
+        ("#### **12** apples", "12 apples"),
+        ("**#### 12**", "12"),
+        ("#### 2**10", "2**10"),
     ],
 )
 def test_the_last_answer_of_a_gsm8k_response(text: str, answer: str | None):

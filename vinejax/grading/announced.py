@@ -7,7 +7,7 @@ import re
 from typing import NamedTuple
 
 from vinejax.grading.clauses import affirmed
-from vinejax.grading.dress import MAX_TAIL, undressed, words_of
+from vinejax.grading.dress import MAX_TAIL, undressed, without_emphasis, words_of
 from vinejax.grading.prose import NUMBER, last_number
 from vinejax.grading.strict.english.denials import DENIED
 from vinejax.grading.strict.english.quantities import spoken_number
@@ -127,12 +127,6 @@ _TAKEN_BACK = re.compile(
     r"(?i)[^\n]{0,200}?(?:[.!?…]+|[,;–—-])\s*(?:wait|hold on|oops|correction|hmm+"
     r"|scratch that|no, (?:it|that))\b"
 )
-# `**12** apples`, *12*, __12__, and the end of bold type that began before the phrase
-_EMPHASIS = re.compile(
-    r"(?<![^\s(\[\"'“:=>-])(\*{1,3}|__?|`)(?=[^\s*_`])([^*`\n]{0,80}[^\s*_`])\1"
-    r"(?![^\s.,;:!?)\]\"'”’%-])"
-)
-_END_OF_BOLD = re.compile(r"(?<=[^\s*])\*\*(?=[\s.,;:!?)%]|\Z)")
 
 
 class Announced(NamedTuple):
@@ -190,7 +184,7 @@ def after_phrase(tail: str, is_tagged: bool = False) -> str:
     The items of a list or the formulas at the start of `tail` are the answer. Without them it is in
     the first sentence, up to a clause that says more about it (`affirmed`).
     """
-    tail = _END_OF_BOLD.sub("", _EMPHASIS.sub(r"\2", tail))
+    tail = without_emphasis(tail)
     if listed := _listed_answers(tail):
         return listed
     while start := _START.match(tail) or _CORRECTED.match(tail):

@@ -1,4 +1,4 @@
-"""Counts the plain words of a text, and drops the punctuation around an answer."""
+"""Counts the plain words of a text, and drops the punctuation and the marks around an answer."""
 
 import re
 
@@ -6,6 +6,12 @@ from vinejax.grading.strict.english.denials import DENIED
 
 _COMMAND = re.compile(r"\\[a-zA-Z]+(?:\{[^{}]*\})?")
 _WORD = re.compile(r"(?<!\S)[A-Za-z']{2,}(?![^\s.,;:!?])")
+# `**12** apples`, *12*, __12__, and the end of bold type that began before the text
+_EMPHASIS = re.compile(
+    r"(?<![^\s(\[\"'“:=>-])(\*{1,3}|__?|`)(?=[^\s*_`])([^*`\n]{0,80}[^\s*_`])\1"
+    r"(?![^\s.,;:!?)\]\"'”’%-])"
+)
+_END_OF_BOLD = re.compile(r"(?<=[^\s*])\*\*(?=[\s.,;:!?)%]|\Z)")
 MAX_TAIL = 1000  # characters of a text that may be an answer as a whole
 
 
@@ -30,3 +36,11 @@ def undressed(text: str) -> str:
         bare = bare[:-1].rstrip(" .")
     goes_on = text.startswith("..", len(bare)) and re.search(r"\.\d+\Z", bare)
     return f"{bare}..." if goes_on else bare
+
+
+def without_emphasis(text: str) -> str:
+    """The text without the marks of bold and slanted type and of code, as in `**12** apples`.
+
+    Signs of powers and products stay: 2**10, 3 * 4.
+    """
+    return _END_OF_BOLD.sub("", _EMPHASIS.sub(r"\2", text))

@@ -16,7 +16,7 @@ from typing import Literal
 from vinejax.core.text import THINKING
 from vinejax.grading.announced import after_phrase, announced
 from vinejax.grading.chosen import chosen
-from vinejax.grading.dress import undressed, words_of
+from vinejax.grading.dress import undressed, without_emphasis, words_of
 from vinejax.grading.prose import last_formula, last_number
 from vinejax.grading.reference.normalise import normalise
 from vinejax.grading.strict.boxes import PLACEHOLDER, last_boxes, last_boxes_to
@@ -68,7 +68,7 @@ def extract_answer(text: str, style: Style = "math") -> str | None:
     text = tagged or text
     if style == "gsm8k" and MARKER in text:
         lines = map(str.strip, text.rpartition(MARKER)[2].split("\n"))
-        return next(filter(None, lines), None)
+        return without_emphasis(next(filter(None, lines), "")) or None
     if boxed := last_boxes_to(text):
         return _stated_after(text[boxed[1] :]) or boxed[0].strip()
     text = _EMPTY_BOX.sub("", text)
