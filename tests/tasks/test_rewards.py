@@ -1,5 +1,6 @@
 """Reward functions: calls, weights, metrics and errors."""
 
+import asyncio
 import dataclasses
 import json
 import sys
@@ -395,6 +396,14 @@ def test_what_a_function_may_be_and_give(name: str, expected: list[float]):
     for _ in range(2):  # async functions run in the same event loop again
         rewards = graded(name).grade(ITEMS, [[5, 6, 7], [8]])
         assert [reward.total for reward in rewards] == expected
+
+
+@pytest.mark.parametrize(("name", "expected"), [("waited", [1.0, 0.0]), ("judged", [1.0, 0.0])])
+def test_async_functions_run_beside_the_event_loop_of_a_notebook(name: str, expected: list[float]):
+    async def cell() -> list[float]:
+        return graded(name)(ITEMS)
+
+    assert asyncio.run(cell()) == expected == graded(name)(ITEMS)
 
 
 def test_a_response_without_ids_counts_its_bytes():

@@ -6,6 +6,7 @@ the file's name, with or without '.py'.
 `listed` and `finite_number` read the results of such functions.
 """
 
+import asyncio
 import functools
 import importlib
 import importlib.util
@@ -14,7 +15,7 @@ import math
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Awaitable, Callable, Mapping, Set
 from types import ModuleType
 from typing import Any
 
@@ -120,12 +121,13 @@ def place_of(function: Callable[..., Any]) -> str:
 
 
 def called_within(
-    seconds: float, name: str, function: Callable[..., Any], *arguments: Any
+    seconds: float | None, name: str, function: Callable[..., Any], *arguments: Any
 ) -> tuple[list[Any], threading.Thread]:
     """Calls a function in a thread, and returns (a list with its result, the thread).
 
-    The list is empty if the call takes more than `seconds`. The call runs on a daemon thread called
-    `name`, which the caller can leave behind if the call hangs. Raises what the call raises.
+    The list is empty if the call takes more than `seconds`; None is no limit. The call runs on a
+    daemon thread called `name`, which the caller can leave behind if the call hangs. Raises what
+    the call raises.
     """
     results: list[Any] = []
     errors: list[BaseException] = []
@@ -142,6 +144,20 @@ def called_within(
     if errors:
         raise errors[0]
     return results, thread
+
+
+def awaited_in(loop: asyncio.AbstractEventLoop, awaitable: Awaitable[Any]) -> Any:
+    """The result of `awaitable`, for which this function runs the event loop `loop`.
+
+    A thread runs one event loop at a time. If another one runs in this thread already, as in a
+    notebook, `loop` runs in a thread of its own.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:  # no loop runs
+        return loop.run_until_complete(awaitable)
+    results, _ = called_within(None, "event loop", loop.run_until_complete, awaitable)
+    return results[0]
 
 
 def result_of(field: str, path: str, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.plugins import (
     absence_of,
+    awaited_in,
     failure,
     find_module,
     finite_number,
@@ -223,7 +224,7 @@ class RewardFunction:
             pending = map(awaited, results, places)
             return await asyncio.gather(*pending, return_exceptions=True)
 
-        results = _event_loop().run_until_complete(gathered())
+        results = awaited_in(_event_loop(), gathered())
         if errors := [result for result in results if isinstance(result, BaseException)]:
             raise errors[0]
         return results

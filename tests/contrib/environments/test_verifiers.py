@@ -180,6 +180,12 @@ def test_an_episode_is_the_coroutine_and_its_reward_comes_in_the_end(package: No
     assert played("one tasks=2000", "yes")[1] == [Observation("", 1.5, done=True)]
     assert played("guess tasks=2000", "stop")[1] == [Observation("", 0.5, done=True)]
 
+    async def cell() -> tuple[str, list[Observation]]:
+        """Of a notebook, in whose thread an event loop runs."""
+        return played("guess tasks=2000", "3", str(number))
+
+    assert asyncio.run(cell()) == (first, [wrong, right])
+
 
 def test_splits_are_places_of_the_taskset(package: None):
     def places(task: VerifiersTask, split: Any) -> list[int]:

@@ -27,6 +27,7 @@ from typing import Any
 
 from vinejax.contrib.environments.games import Game, GameTask
 from vinejax.core.errors import ConfigError
+from vinejax.core.plugins import awaited_in
 from vinejax.core.types import Problem
 from vinejax.tasks.base import Split
 from vinejax.tasks.environment import Observation
@@ -112,7 +113,7 @@ class Verifiers(Game):
         """Ends the episode's coroutine."""
         if self._loop is not None and not self._loop.is_closed():
             self._run.cancel()
-            self._loop.run_until_complete(asyncio.wait({self._run}, timeout=CLOSE_S))
+            awaited_in(self._loop, asyncio.wait({self._run}, timeout=CLOSE_S))
             self._loop.close()
 
     def _next_message(self) -> str | None:
@@ -120,7 +121,7 @@ class Verifiers(Game):
         assert self._loop is not None
         self._message = self._loop.create_future()
         either = asyncio.wait({self._run, self._message}, return_when=asyncio.FIRST_COMPLETED)
-        self._loop.run_until_complete(either)
+        awaited_in(self._loop, either)
         return self._message.result() if self._message.done() else self._run.result()
 
     async def _play(self, env: Any, task: Any) -> None:
