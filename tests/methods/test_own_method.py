@@ -5,6 +5,7 @@ import re
 import sys
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import loop_cases as cases
@@ -104,6 +105,38 @@ METHOD = Method(credit)
     cfg = cases.config(method="mymethods.wrong", values=K)
     with pytest.raises(ConfigError, match=f"^method = 'mymethods.wrong': .*{rule}") as error:
         methods.credit(cfg)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "rule"),
+    [
+        (
+            "-logprobs",
+            r"wrong.py:4: gave \w+; needed is a PolicyLoss of arrays \[B, T\] = \[2",
+        ),
+        ("PolicyLoss(-logprobs[0])", r"wrong.py:4: gave PolicyLoss \[3\]; needed"),
+        ("PolicyLoss(None)", "wrong.py:4: gave PolicyLoss; needed"),
+        ("batch.nothing", "wrong.py:5: AttributeError: .*nothing"),
+    ],
+)
+def test_a_loss_of_a_wrong_kind_is_one_line(source: str, tmp_path: Path, body: str, rule: str):
+    text = f"""from vinejax.learner.policy import PolicyLoss
+from vinejax.methods.base import Method
+from vinejax.methods.baselines import RLOO
+def loss(logprobs, batch, objective):
+    return {body}
+METHOD = Method(RLOO.credit, loss=loss)
+"""
+    (tmp_path / "mymethods/wrong.py").write_text(text, encoding="utf-8")
+    sys.modules.pop("mymethods.wrong", None)
+    importlib.invalidate_caches()
+    cfg = cases.config(method="mymethods.wrong", values=K)
+    method = find_method(cfg.method)
+    objective = method.objective(cases.model(), method.resolve(cfg))
+    assert method.objective(cases.model(), method.resolve(cfg)) == objective  # one program
+    with pytest.raises(ConfigError, match=f"^method = 'mymethods.wrong': .*{rule}") as error:
+        objective.loss(jnp.zeros((2, 3)), methods.batch(), objective)
     assert "\n" not in str(error.value)
 
 

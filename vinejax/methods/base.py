@@ -5,6 +5,7 @@ source, and its `METHOD` is the record. docs/methods.md has an example of a user
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Set
 from typing import Any, Literal
 
@@ -125,8 +126,8 @@ class Method:
     score: Callable[..., Rollout] = stages.scored
     # The state after the updates of what the run trains.
     update: Callable[[Iteration, RunState, Rollout, Credit], RunState] = update
-    # (log-probabilities [B, T], batch, objective) -> loss per token. Only a method with the clipped
-    # loss lets `ppo.loss` replace it.
+    # (log-probabilities [B, T], batch, objective) -> `PolicyLoss`, which has the loss per token.
+    # Only a method with the clipped loss lets `ppo.loss` replace it.
     loss: Callable[[jax.Array, Batch, PolicyObjective], PolicyLoss] = clipped_loss
     state: MethodState = MethodState()  # handles what the method keeps between iterations
     iteration: Callable[["Method", Iteration, RunState], RunState] = policy_gradient
@@ -201,6 +202,10 @@ class Method:
             raise ConfigError("method", f"{place_of(self.credit)}: {message}", repr(cfg.method))
         return assigned(credit, rollout, cfg)
 
+    def _own_loss(self, cfg: Config) -> Callable[..., PolicyLoss]:
+        """The method's loss; that of a user's method is checked (`_checked_loss`)."""
+        return _checked_loss(cfg.method, self.loss) if self.is_users else self.loss
+
     def objective(self, model: Decoder, cfg: Config) -> PolicyObjective:
         """The objective of the policy's updates; `cfg` must come from `resolve`."""
         ppo = cfg.ppo
@@ -213,7 +218,7 @@ class Method:
             packed=passes.packed,
             shared=passes.shared,
             temperature=cfg.sample.temperature,
-            loss=self.loss if ppo.loss == "method" else named.function,
+            loss=self._own_loss(cfg) if ppo.loss == "method" else named.function,
             reduction=ppo.reduction,
             whiten=ppo.whiten,
             shift_mean=ppo.shift_mean,
@@ -226,3 +231,25 @@ class Method:
             max_tokens=cfg.sample.max_tokens,
             method_settings=self.settings.of(cfg) if self.settings.section else None,
         )
+
+
+@functools.cache  # compiled programs are found by the function
+def _checked_loss(name: str, loss: Callable[..., PolicyLoss]) -> Callable[..., PolicyLoss]:
+    """The loss of the user's method `name`, whose results are checked.
+
+    It raises ConfigError, with file and line, if `loss` fails or gives no PolicyLoss.
+    """
+
+    @functools.wraps(loss)
+    def checked(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
+        result = result_of("method", name, loss, logprobs, batch, objective)
+        found = type(result).__name__
+        if isinstance(result, tuple) and len(result) == len(PolicyLoss._fields):
+            shapes = [np.shape(x) for x in result if x is not None]
+            if shapes and all(shape == logprobs.shape for shape in shapes):
+                return PolicyLoss(*result)
+            found += "".join(f" {list(shape)}" for shape in shapes)
+        message = f"gave {found}; needed is a PolicyLoss of arrays [B, T] = {list(logprobs.shape)}"
+        raise ConfigError("method", f"{place_of(loss)}: {message}", repr(name))
+
+    return checked
