@@ -29,6 +29,7 @@ from vinejax.model.hf.weights import load_pretrained
 from vinejax.model.sharding import make_mesh
 from vinejax.runtime import stopping
 from vinejax.runtime.checkpoint import Checkpoints, find_policy
+from vinejax.runtime.compiles import Compiles
 from vinejax.runtime.status import read_status
 from vinejax.session.session import Session
 from vinejax.training import loop
@@ -211,6 +212,28 @@ def test_a_stop_says_that_the_last_validation_is_lacking():
     assert loop.TrainingRun.keep(stub).endswith("the same command does the last validation")
     stub.progress.evaluated = 3
     assert loop.TrainingRun.keep(stub).endswith("the same command resumes there")
+
+
+@pytest.mark.parametrize(("programs", "line"), [(7, "2 compiled in 3"), (5, "none compiled")])
+def test_programs_of_an_earlier_run_of_the_process_do_not_count(
+    programs: int, line: str, monkeypatch: pytest.MonkeyPatch
+):
+    """As in a notebook, which trains twice."""
+    said: list[str] = []
+    state = RunState(TrainState(jnp.int32(0), {}, ()))
+    method = SimpleNamespace(iteration=lambda *given: state)
+    stub: Any = SimpleNamespace(
+        session=SimpleNamespace(cfg=cases.config(), method=method),
+        log=SimpleNamespace(message=said.append),
+        checkpoints=SimpleNamespace(has=lambda done: True, raise_failure=lambda: None),
+        health=SimpleNamespace(look=lambda iteration: None),
+        **{"progress": loop.Progress(), "page": SimpleNamespace(), "state": state},
+        **{"is_first": True, "compiled": Compiles(5, 1, 60.0)},
+    )
+    monkeypatch.setattr(loop, "Iteration", lambda *given: SimpleNamespace(record=lambda step: None))
+    monkeypatch.setattr(loop, "compiles", lambda: Compiles(programs, 1, 63.0))
+    loop.TrainingRun._train_iteration(stub)
+    assert said[0].startswith(f"programs: {line}")
 
 
 def test_accuracies_of_other_settings_are_not_compared():

@@ -48,10 +48,13 @@ def start_line(cfg: Config, done: int) -> str:
 
 
 def programs_line(compiles: Compiles) -> str:
-    """A line on the programs that the first iteration compiled or found in the compile cache.
+    """A line on the programs that were compiled, or found in the compile cache, up to now.
 
-    The line has the numbers of programs, the time that they took, and the folder of the cache.
+    `compiles` are those since the run began, until its first iteration ended. The line has the
+    numbers of programs, the time that they took, and the folder of the cache.
     """
+    if not compiles.programs:
+        return "programs: none compiled; this process has those of an earlier run"
     folder = jax.config.values["jax_compilation_cache_dir"]
     compiled = compiles.programs - compiles.loaded
     seconds = format_duration(compiles.seconds)

@@ -19,7 +19,7 @@ from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import fresh_state
 from vinejax.methods.compose import fresh_run
 from vinejax.runtime.checkpoint import Checkpoints, DamagedError, abstract
-from vinejax.runtime.compiles import compiles
+from vinejax.runtime.compiles import Compiles, compiles
 from vinejax.runtime.distributed import barrier, is_writer, process_place
 from vinejax.runtime.log import RunLog
 from vinejax.runtime.offload import to_host
@@ -63,6 +63,7 @@ def train(cfg: Config, path: str | os.PathLike) -> epath.Path:
 
 
 def _train(cfg: Config, path: str | os.PathLike) -> epath.Path:
+    compiled = compiles()
     with (
         open_session(cfg, path, trains=True) as session,
         Checkpoints(session.workdir / "checkpoints", cfg.checkpoint.keep) as checkpoints,
@@ -87,7 +88,9 @@ def _train(cfg: Config, path: str | os.PathLike) -> epath.Path:
                 say=log.message,
                 is_writer=is_writer(),
             ) as page:
-                training = TrainingRun(session, log, checkpoints, best, page, state, progress)
+                training = TrainingRun(
+                    session, log, checkpoints, best, page, state, progress, compiled
+                )
                 del state  # else a state in the host's memory would stay there during the run
                 try:
                     training.run(profile)
@@ -117,6 +120,7 @@ class TrainingRun:
     page: Observer
     state: RunState
     progress: Progress
+    compiled: Compiles  # programs of this process when the run began; an earlier run compiled them
     spare: RunState | None = None  # a copy of the state while an iteration consumes it
     is_first: bool = True  # no iteration of this process has ended
 
@@ -154,7 +158,7 @@ class TrainingRun:
         self.page.done = progress.done
         self.state, self.spare = offloaded(cfg, state), None
         if self.is_first:
-            self.log.message(programs_line(compiles()))
+            self.log.message(programs_line(compiles().since(self.compiled)))
         self.is_first = False
         self.checkpoints.raise_failure()
         self.health.look(iteration)
