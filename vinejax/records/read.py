@@ -123,7 +123,7 @@ class _Lines:
                 is_new = inode != stat.st_ino or start > stat.st_size or start == 0
                 file.seek(0 if is_new else start)
                 content = file.read()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # the workdir may be a file
             self._file = None
             return True, []
         complete = content.rfind(b"\n") + 1

@@ -168,6 +168,7 @@ def test_what_cannot_be_compared_is_one_line(folders, tmp_path):
     assert "is given twice" in refused(one, one + "/")
     assert "is not the workdir of a run" in refused(one, tmp_path)
     assert "is not the workdir of a run" in refused(one, tmp_path / "nowhere")
+    assert "is not the workdir of a run" in refused(one, f"{one}/metrics.jsonl")
     other = compared_run(tmp_path / "other", 0.5, data={"task": "vinejax.tasks.gsm8k"})
     assert "runs of different tasks cannot be compared" in refused(one, other)
     killed = compared_run(tmp_path / "killed", 0.5)
