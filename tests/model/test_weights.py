@@ -229,6 +229,10 @@ def test_defaults_of_old_configs(folder):
 DAMAGE: dict[str, tuple[Any, str]] = {
     "no folder": (shutil.rmtree, "model: no such model folder"),
     "no config": (lambda f: (f / "config.json").unlink(), "config.json is missing"),
+    "a run": (
+        lambda f: (f / "config.json").write_text('{"config": {}, "git_revision": null}'),
+        "model: is the workdir of a run; --mode=export writes its policy to the folder export",
+    ),
     "half a config": (lambda f: (f / "config.json").write_text('{"a'), "config.json is not JSON"),
     "binary config": (lambda f: (f / "config.json").write_bytes(b"\xff\xfe"), "is not JSON"),
     "list for config": (lambda f: (f / "config.json").write_text("[]"), "not a JSON object"),

@@ -130,7 +130,11 @@ def read_config(folder: epath.Path) -> tuple[DecoderConfig, str]:
     file, generation = folder / "config.json", folder / GENERATION
     if not file.exists():
         raise ModelError(f"{file} is missing: not a Hugging Face model folder")
-    cfg = parse_config(read_json(file), os.fspath(file))
+    raw = read_json(file)
+    if "git_revision" in raw:  # `record_run` has written the file
+        message = "is the workdir of a run; --mode=export writes its policy to the folder export"
+        raise ModelError(f"{folder}: {message}")
+    cfg = parse_config(raw, os.fspath(file))
     ids_of, text = {file: cfg.eos_ids}, ""
     if generation.exists():
         text = generation.read_text()
