@@ -34,7 +34,9 @@ def train(
     `dataclasses.replace`). Without `workdir` the run of a file is in runs/<name of the file>.
     `config` is not changed.
 
-    Raises a UserError of one line for a run that cannot start, before anything is written.
+    Raises a UserError of one line for a run that cannot start, before anything is written. Unlike
+    the command, the function handles no signals: after Ctrl-C, which raises KeyboardInterrupt at
+    once, another call goes on from the newest checkpoint (`checkpoint.every`).
 
     Example:
       >>> run = vinejax.train("configs/tiny.py", {"iterations": 5})  # doctest: +SKIP

@@ -83,11 +83,12 @@ def test_a_running_page_reloads_itself_and_the_last_one_does_not(run: pathlib.Pa
     ("error", "shown"),
     [
         (stopping.Stopped(15), "Stopped 2.*: stopped by SIGTERM; checkpoints/6 is saved"),
+        (KeyboardInterrupt(), "Stopped 2.*: interrupted; the same call resumes the run"),
         (ValueError("no\n <b>room</b>"), "Ended by an error 2.*: no <b>room</b>"),
         (KeyError(), "Ended by an error 2.*: KeyError"),
     ],
 )
-def test_the_page_says_why_a_run_ended(run: pathlib.Path, error: Exception, shown: str):
+def test_the_page_says_why_a_run_ended(run: pathlib.Path, error: BaseException, shown: str):
     if isinstance(error, stopping.Stopped):
         error.next_start = "checkpoints/6 is saved"
     with pytest.raises(type(error)), LivePage(epath.Path(run), 8, 6, never) as page:

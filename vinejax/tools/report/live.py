@@ -23,7 +23,8 @@ FIRST_PATIENCE_S = 1800.0  # for the first iteration, which compiles
 class LivePage(Observer):
     """Writes `report.html` and `status.json` of a run, as a context manager around the run's loop.
 
-    If an exception ends the loop, the page shows the reason: a stop by a signal, or the error.
+    If an exception ends the loop, the page shows the reason: a stop by a signal or in a notebook,
+    or the error.
     """
 
     def __init__(
@@ -59,6 +60,9 @@ class LivePage(Observer):
         self._is_over = True
         if isinstance(error, Stopped):
             why = f"{error}; {error.next_start}" if error.next_start else str(error)
+            self._try(lambda: self._write("stopped", why))
+        elif isinstance(error, KeyboardInterrupt):  # Ctrl-C where the command's handlers are not
+            why = "interrupted; the same call resumes the run"
             self._try(lambda: self._write("stopped", why))
         else:
             self._try(lambda: self._write("failed", _reason(error)))
