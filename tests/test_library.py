@@ -143,6 +143,9 @@ def test_names_are_escaped_and_a_run_may_have_no_evaluation(tmp_path: Path):
     folder.mkdir()
     with pytest.raises(UserError, match="holds no run"):
         vinejax.run(folder)
+    (folder / "config.json").write_text('{"model_type": "llama"}')  # of an export
+    with pytest.raises(UserError, match="holds no run"):
+        vinejax.run(folder)
     (folder / "config.json").write_text("{}")
     found = vinejax.run(folder)
     assert (found.iterations, found.start_accuracy, found.metrics) == (0, {}, [])

@@ -277,7 +277,9 @@ def read_runs(mode: str, runs: list[str]) -> int:
             raise UserError("--mode=vine needs a workdir and the name of a solution: RUN s24-17")
         print(f"figure: {function(workdirs[0], runs[1])}")
         return 0
-    if len(runs) != 1 or not (epath.Path(workdirs[0]) / "config.json").exists():
+    from vinejax.records.read import holds_run
+
+    if len(runs) != 1 or not holds_run(epath.Path(workdirs[0])):
         given = " ".join(runs) or "none"
         raise UserError(f"--mode=report RUN needs the workdir of one run, not {given}")
     print(f"report: {function(workdirs[0])}")

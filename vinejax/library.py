@@ -83,11 +83,11 @@ def run(workdir: str | os.PathLike) -> "RunSummary":
       >>> vinejax.run("runs/tiny").final_accuracy["test"]  # doctest: +SKIP
       0.896
     """
-    from vinejax.records.read import read_run
+    from vinejax.records.read import holds_run, read_run
 
     folder = path_of(workdir)
-    if not (folder / "config.json").exists():
-        raise UserError(f"{folder}: holds no run (there is no config.json)")
+    if not holds_run(folder):
+        raise UserError(f"{folder}: holds no run (there is no config.json of one)")
     records = read_run(folder, max_iterations=0)
     metrics = [
         {"stage": record.stage, "iteration": record.position, **record.values}

@@ -38,6 +38,8 @@ standing.standing_line = lambda run: f"Finished: {run.name}"
 """
     status, _, err = command("--mode=report", "run", setup=fake)
     assert status == 2 and "--mode=report RUN needs the workdir of one run, not run" in err
+    (folder / "run" / "config.json").write_text('{"model_type": "llama"}')  # of an export
+    assert command("--mode=report", "run", setup=fake)[0] == 2
     (folder / "run" / "config.json").write_text("{}")
     assert command("--mode=report", "run", setup=fake) == (
         0,

@@ -141,6 +141,15 @@ def read_config(workdir: epath.Path) -> JsonObject:
     return _object(workdir / "config.json")
 
 
+def holds_run(workdir: epath.Path) -> bool:
+    """Whether a folder has the record of a run, even a damaged one.
+
+    The config.json of a model, as in the folder that `--mode=export` writes, is no such record.
+    """
+    record = read_config(workdir)
+    return (workdir / "config.json").exists() and (not record or "config" in record)
+
+
 def discount_of(config: JsonObject) -> float:
     """`ppo.gamma` in the object of `read_config`; 1 if it is missing."""
     recorded = config.get("config")
