@@ -245,6 +245,12 @@ def test_damaged_record(tmp_path: pathlib.Path, text: str):
     assert (tmp_path / "config.json").read_text() == text
 
 
+def test_the_folder_of_a_model_is_not_called_damaged(tmp_path: pathlib.Path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(WorkdirError, match="is the folder of a model, and not of a run; choose"):
+        open_workdir(Config(), tmp_path)
+
+
 def files_of(folder: pathlib.Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 

@@ -276,7 +276,11 @@ def _check_same_run(cfg: Config, file: epath.Path) -> None:
     if not cfg.resume:
         raise WorkdirError(f"{file.parent}: holds a run; set resume=True, or choose --workdir")
     try:
-        old_settings = recorded_settings(json.loads(file.read_text(encoding="utf-8"))["config"])
+        record = json.loads(file.read_text(encoding="utf-8"))
+        if "model_type" in record:
+            message = "is the folder of a model, and not of a run; choose another --workdir"
+            raise WorkdirError(f"{file.parent}: {message}")
+        old_settings = recorded_settings(record["config"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         message = "is damaged; put a copy of it back, or choose another --workdir"
         raise WorkdirError(f"{file}: {message}") from error
