@@ -473,6 +473,21 @@ def test_the_first_state_is_freed(run, tmp_path: Path, monkeypatch: pytest.Monke
     assert len(alive) > 20 and sum(alive) == 1  # the number of updates
 
 
+def test_a_policy_gradient_without_a_kl_keeps_no_reference_model(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    freed, path = [], str(run.workdir / "warmup")
+
+    def end(training: loop.TrainingRun, _: object) -> None:
+        freed.append({x.is_deleted() for x in jax.tree.leaves(training.session.start)})
+        jax.block_until_ready(training.state.policy)  # has its own copy
+
+    monkeypatch.setattr(loop.TrainingRun, "run", end)
+    for folder, coef in [("none", 0.0), ("small", 1e-4)]:
+        loop.train(cases.config(model={"path": path}, kl={"coef": coef}), tmp_path / folder)
+    assert freed == [{True}, {False}]
+
+
 def test_any_policy_may_replace_a_damaged_best_one(
     run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):

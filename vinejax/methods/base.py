@@ -167,6 +167,14 @@ class Method:
         """Whether the reference model must score solutions; True for every method of a user."""
         return bool(cfg.kl.coef) or self.is_users
 
+    def keeps_start(self, cfg: Config) -> bool:
+        """Whether a run reads the weights that it started from after it has made its first state.
+
+        A policy gradient reads them as its reference model, and adapters are added to them.
+        """
+        is_below_adapters = cfg.model.lora_rank > 0
+        return is_below_adapters or not self.is_policy_gradient or self.reads_reference(cfg)
+
     def with_settings(self, cfg: Config) -> Config:
         """The configuration with the method's own settings, if it has any."""
         if not self.settings.section:

@@ -35,7 +35,8 @@ class Session(contextlib.AbstractContextManager["Session"]):
     In `cfg`, fields that said 'method' have the method's own choice (`Method.resolve`). `start` has
     the weights that the policy starts from, which are also those of the reference model. With
     `offload.reference` these weights are in the host's memory until `load_reference` moves them to
-    the devices. If adapters are trained (`model.lora_rank`), `start` has the compute dtype.
+    the devices. If adapters are trained (`model.lora_rank`), `start` has the compute dtype. In a
+    training run that does not read these weights again, they are freed (`release_start`).
     """
 
     cfg: Config
@@ -60,6 +61,15 @@ class Session(contextlib.AbstractContextManager["Session"]):
     def load_reference(self) -> Params:
         """The start's weights on the devices, where they stay while the caller holds them."""
         return to_device(self.start)
+
+    def release_start(self) -> None:
+        """Frees the start's weights, unless the method reads them again (`Method.keeps_start`).
+
+        Call this in a training run as soon as its state exists, which never shares their memory.
+        """
+        if not self.method.keeps_start(self.cfg):
+            for weight in jax.tree.leaves(self.start):
+                weight.delete()
 
     @property
     def base(self) -> Params | None:

@@ -71,6 +71,7 @@ def _train(cfg: Config, path: str | os.PathLike) -> epath.Path:
         profiler(cfg.profile, session.workdir / "profile") as profile,
     ):
         state, progress = resume(session, checkpoints)
+        session.release_start()
         progress.best_accuracy = accuracy_to_exceed(best, progress)
         workdir = session.workdir
         process, processes = process_place()

@@ -81,6 +81,7 @@ def test_bytes_of_the_parts(tmp_path: Path):
     assert rollout.sizes.columns == 32
     assert held.suffix_kv == 4 * cache_bytes(case.model, case.mesh, 32)
     assert held.trunk_kv == values.sizes.rows * cache_bytes(case.model, case.mesh, 64)
+    assert memory_and_phases(small(tmp_path, fields={"kl.coef": 0.0}))[0].reference == 0
 
 
 def test_bytes_with_adapters(tmp_path: Path):

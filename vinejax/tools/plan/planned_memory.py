@@ -222,7 +222,7 @@ def mean_prompt_tokens(case: Case) -> float:
 def fixed_parts(case: Case) -> MemoryParts:
     """The parts of memory, with 0 bytes for keys and values."""
     weights, trained = weight_bytes(case), trained_bytes(case)
-    reference = weights
+    reference = weights if case.method.keeps_start(case.cfg) else 0
     if case.cfg.model.lora_rank:  # the reference is the weights below the adapters
         weights, reference = weights + trained, 0
     reference += bytes_per_chip(case.method.state.loaded_shapes(case.cfg, case.model, case.mesh))
