@@ -19,7 +19,7 @@ from vinejax.model.decoder import Decoder, DecoderConfig
 from vinejax.model.hf import gguf
 from vinejax.model.hf.hub import find_folder
 from vinejax.model.hf.tensors import find_tensors
-from vinejax.model.hf.weights import load_pretrained, save_pretrained
+from vinejax.model.hf.weights import load_pretrained, read_config, save_pretrained
 from vinejax.model.rope import Rope
 
 HEADS, KV_HEADS, WIDTH = 4, 2, 32
@@ -140,6 +140,40 @@ def test_a_gguf_file_is_the_model_that_it_was_made_of(tmp_path: Path, cache: Pat
     with pytest.raises(ModelError, match=f"cannot read it: it finds no tensor for {name}"):
         find_folder(file)
     assert list(cache.iterdir()) == [made]  # no unfinished folder is left
+
+
+@pytest.mark.slow
+def test_the_window_of_phi_3_is_kept(tmp_path: Path, cache: Path):
+    for package in gguf.NEEDED_PACKAGES:
+        pytest.importorskip(package, reason="needs vinejax[real]")
+    from gguf import GGUFWriter  # pyright: ignore[reportMissingImports]
+
+    file = tmp_path / "phi.gguf"
+    writer = GGUFWriter(file, "phi3")
+    writer.add_name("phi")
+    writer.add_context_length(64)
+    writer.add_embedding_length(8)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(16)
+    writer.add_head_count(2)
+    writer.add_head_count_kv(1)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_sliding_window(20)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(["a", "b", "ab", "<|endoftext|>"])
+    writer.add_token_types([1, 1, 1, 3])
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(3)
+    writer.add_pad_token_id(3)
+    layer = {"attn_qkv": (16, 8), "attn_output": (8, 8), "ffn_up": (32, 8), "ffn_down": (8, 16)}
+    layer |= {"attn_norm": (8,), "ffn_norm": (8,)}
+    shapes = {"token_embd": (4, 8), "output": (4, 8), "output_norm": (8,)}
+    shapes |= {f"blk.0.{name}": shape for name, shape in layer.items()}
+    for name, shape in shapes.items():
+        writer.add_tensor(f"{name}.weight", np.ones(shape, np.float32))
+    finish(writer)
+    cfg, _ = read_config(find_folder(file))
+    assert (cfg.family, cfg.windows) == ("phi3", (20,))
 
 
 IGNORED = {  # by transformers: fields, or a tensor -> words of the error

@@ -6,8 +6,8 @@ tokenizer splits texts. transformers 5.24 knows some names, such as Llama 3's an
 GPT-2's pattern for others. For SmolLM2, only the tokens of spaces before digits differ. As in
 llama.cpp, a tokenizer of Llama 3 puts BOS in front of a text unless the file says otherwise.
 
-transformers does not read how RoPE is scaled either. The script adds the scaling of Llama 3, whose
-factors are a tensor, and fails for any other scaling.
+transformers does not read how RoPE is scaled, nor Phi-3's window of attention. The script adds the
+window and the scaling of Llama 3, whose factors are a tensor, and fails for any other scaling.
 
 The script fails for a file without all tensors of its model, such as one of several parts, because
 transformers would fill the others with random numbers.
@@ -56,6 +56,8 @@ model, info = t.AutoModelForCausalLM.from_pretrained(
 )
 if info["missing_keys"]:
     sys.exit(f"it finds no tensor for {min(info['missing_keys'])}")
+if window := numbers.get("phi3.attention.sliding_window"):  # 0: none
+    model.config.sliding_window = int(window)  # which transformers does not read
 if factors is not None:
     plain = model.model.rotary_emb.inv_freq
     model.config.rope_parameters.update(
