@@ -88,6 +88,7 @@ KINDS: dict[str, list[tuple[bool, str, str]]] = {
         (EQUAL, r"\cos(at)", r"\cos(a t)"),
         (EQUAL, r"\frac{e^{-at}-e^{-bt}}{b-a}", r"\frac1{b-a}(e^{-a t}-e^{-b t})"),
         (EQUAL, "by+ax", "ax+by"),
+        (EQUAL, "CO_2", r"\text{CO}_2"),
         (DIFFERENT, "x = at least 5", "x=5"),
         (DIFFERENT, "3 by 4", "12"),
         (EQUAL, "210 ways", "210 combinations"),

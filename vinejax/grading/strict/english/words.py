@@ -156,7 +156,7 @@ def _mark_one(match: re.Match[str]) -> str:
         return "%"
     if run.lower() in _JOINERS:
         return f" {_JOINERS[run.lower()]} "
-    if len(run) == 2 and run not in units.NAMES and _is_product(match):
+    if len(run) == 2 and run.islower() and run not in units.NAMES and _is_product(match):
         return run
     is_noun = _COUNTED.match(match.string, match.start())
     return f"{OPEN}{run}{CLOSE}" if is_noun or "." in run or "/" in run or is_word(run) else run
