@@ -206,8 +206,11 @@ def _mark_text(inner: str) -> str:
         if "," in core:
             return f"{core} "
         return core if core.isalnum() or len(core) == 1 else f"{{{core}}}"
-    parts = enumerate(_JOINED.split(core))  # items, and the joints between them
-    return "".join(f" {_joint_of(p)} " if i % 2 else _mark_item(p) for i, p in parts if p)
+    parts = _JOINED.split(core)  # items, and the joints between them
+    if len(parts) == 1:
+        return f"{OPEN}{core}{CLOSE}"
+    marked = (f" {_joint_of(p)} " if i % 2 else _mark_item(p) for i, p in enumerate(parts) if p)
+    return "".join(marked)
 
 
 def _mark_item(item: str) -> str:
