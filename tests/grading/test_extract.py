@@ -25,6 +25,7 @@ def rows(name: str) -> list[dict[str, Any]]:
         (r"$\fbox{5}$", "5"),
         ("The final answer is $6$. I hope it is correct.", "6"),
         ("The answer is 5. The answer is 6.", "6"),
+        ("5\x1f\n", "5"),  # a separator of ASCII is white space
         ("The answer is (3, 4).", "(3, 4)"),
         ("The solution set is {1, 2, 3}.", "{1, 2, 3}"),
         ("Hence S={-3}", "{-3}"),

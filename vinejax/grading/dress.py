@@ -29,7 +29,7 @@ def undressed(text: str) -> str:
     The point of `.5` and the dots of `0.33...` stay.
     """
     text = re.sub(r"^[\s*$,;:、，]*(?:\.(?!\d)[\s*$,;:]*)?", "", text.replace(DENIED, ""))
-    bare = text.rstrip(" \t\n*$,;:.。、！`").strip(" \t\n`")
+    bare = text.rstrip(" \t\n*$,;:.。、！`").strip(" \t\n`").strip()
     if len(bare) > 2 and bare[0] + bare[-1] in ('""', "''", "“”", "‘’"):
         bare = bare[1:-1].rstrip(".,")
     if bare.endswith(")") and bare.count(")") > bare.count("(") and "[" not in bare:
