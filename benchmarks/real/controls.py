@@ -67,7 +67,9 @@ CONTROLS = {
     "vineppo_half": Control("vineppo", {"optimizer.learning_rate": 1.5e-4}, "the rate"),
     "vineppo_double": Control("vineppo", {"optimizer.learning_rate": 6e-4}, "the rate"),
     "grpo_resample": Control(
-        "grpo", {"rollout.zero_variance": "resample"}, "groups of equal rewards sampled anew"
+        "grpo",
+        {"rollout.zero_variance": "resample"},
+        "groups of equal rewards replaced, as in DAPO",
     ),
     "grpo_14": Control(
         "grpo",

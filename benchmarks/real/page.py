@@ -49,10 +49,15 @@ STYLES = {
     "vineppo": ("#0b3d24", "-", "o"),
     "no_steps": ("#3b78b5", "-", "s"),
     "grpo": ("#b0580f", "-", "x"),
+    "grpo_resample": ("#8e44ad", "-", "^"),
     "rloo": ("#d98d3d", "--", "+"),
     "rloo_whitened": ("#d98d3d", ":", "d"),
 }
-LABELS = {"no_steps": "vineppo without step credit", "rloo_whitened": "rloo, whitened"}
+LABELS = {
+    "no_steps": "vineppo without step credit",
+    "grpo_resample": "grpo, groups of equal rewards replaced",
+    "rloo_whitened": "rloo, whitened",
+}
 USUAL = 8  # solutions of a problem
 
 Run = dict[str, Any]  # a line of records
@@ -108,6 +113,10 @@ class Records:
         """The test accuracies of the start by seed."""
         return percents(x["test"]["0"] for x in self._runs(name, "vineppo"))
 
+    def thousands(self, name: str, control: str) -> str:
+        """The thousands of tokens that the runs of a control sampled, by seed."""
+        return listed(f"{x['tokens'] / 1000:.0f}" for x in self._runs(name, control))
+
     def seconds(self, name: str, control: str) -> str:
         """The seconds of an iteration, from the fastest run of a control to the slowest."""
         found = [x["seconds"] for x in self._runs(name, control)]
@@ -135,14 +144,14 @@ class Records:
 
     def _summary_rows(self, name: str) -> Iterator[list[str]]:
         for control in SETS[name].controls:
-            if runs := self._runs(name, control):
+            if self._runs(name, control):
                 yield [
                     control,
                     settings(CONTROLS[control]),
                     CONTROLS[control].asks,
                     self.tests(name, control),
                     "" if control == "vineppo" else self.better(name, control),
-                    listed(f"{x['tokens'] / 1000:.0f}" for x in runs),
+                    self.thousands(name, control),
                 ]
 
     def all_runs(self, name: str) -> str:
@@ -205,7 +214,7 @@ def page(records: Records) -> str:
 
 def draw(records: Records, picture: Path) -> None:
     """Validation accuracy over iterations: a panel for a set, a line for a run of `STYLES`."""
-    figure, panels = plt.subplots(1, len(SETS), figsize=(10, 4), layout="constrained")
+    figure, panels = plt.subplots(1, len(SETS), figsize=(10, 4.3), layout="constrained")
     for panel, name in zip(panels, SETS, strict=True):
         draw_set(panel, [x for x in records.controls if x["set"] == name])
         panel.set(title=name, xlabel="iterations of 64 solutions")
@@ -214,7 +223,7 @@ def draw(records: Records, picture: Path) -> None:
     labels = [LABELS.get(control, control) for control in STYLES]
     known = [label for label in labels if label in lines]
     figure.legend(
-        [lines[label] for label in known], known, loc="outside lower center", ncols=5, frameon=False
+        [lines[label] for label in known], known, loc="outside lower center", ncols=3, frameon=False
     )
     figure.savefig(picture, dpi=120)
     plt.close(figure)
