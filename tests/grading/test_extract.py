@@ -29,6 +29,7 @@ def rows(name: str) -> list[dict[str, Any]]:
         ("The answer is (3, 4).", "(3, 4)"),
         ("The solution set is {1, 2, 3}.", "{1, 2, 3}"),
         ("Hence S={-3}", "{-3}"),
+        (r"So the probability is \frac {1} {2}.", "2}"),
         ("so a_{3}", "3}"),
         (r"The answer is $\frac12$ because 3 is odd", r"\frac12"),
         ("**Final Answer:**\n\\[ 7 \\]", "7"),

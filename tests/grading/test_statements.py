@@ -250,6 +250,7 @@ RIGHT = {
         ("The answers are:\n* 12\n* 15", "12, 15"),
         ("The answer is:\n- 12, as $3\\cdot4=12$\n- which is even", "12"),
         ("The answer is:\n- Monday\n- since it rains", "Monday"),
+        ("The answer is:\n- $12$ apples\n- So each of the 4 children gets 3 apples.", "12"),
         ("### Final Answer\n---\n12", "12"),
     ],
     "emphasis": [

@@ -74,6 +74,7 @@ KINDS: dict[str, list[tuple[bool, str, str]]] = {
         (EQUAL, r"\text{1,000 or -2,000}", "1000, -2000"),
         (EQUAL, r"\text{12 and }13", "12, 13"),
         (EQUAL, r"\text{1st}", "1st"),
+        (EQUAL, "is -5", "-5"),
         (EQUAL, r"\text{1st and 2nd}", "1st, 2nd"),
         (DIFFERENT, r"\text{12\alpha}", r"12\beta"),
         (EQUAL, r"\text{12 apples and 13 pears}", "12, 13"),

@@ -113,6 +113,8 @@ def absence_of(path: str) -> str:
 
 def place_of(function: Callable[..., Any]) -> str:
     """'FILE:LINE' where a function is defined; if the line is unknown, its file or its repr."""
+    while isinstance(function, functools.partial):
+        function = function.func
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is not None:
         return f"{code.co_filename}:{code.co_firstlineno}"

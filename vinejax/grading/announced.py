@@ -205,8 +205,9 @@ def after_phrase(tail: str, is_tagged: bool = False) -> str:
 def _listed_answers(tail: str) -> str:
     """The answers in a list that begins on the next line, separated by commas; '' without a list.
 
-    Items without a value count only if no item has one, and then the first does. A list with
-    numbers has two items at least and begins with 1: else the number may be the answer itself.
+    Items without a value, or with many words beside it, count only if all items are such, and then
+    the first does. A list with numbers has two items at least and begins with 1: else the number
+    may be the answer itself.
     """
     first, *lines = tail.split("\n")
     if first.strip(" \t:：*_#`"):
@@ -219,7 +220,9 @@ def _listed_answers(tail: str) -> str:
     if not items or items[0]["number"] and (items[0]["number"] != "1" or len(items) == 1):
         return ""
     answers = [after_phrase(item["text"]) for item in items]
-    values = [x for x in answers if _VALUE.search(x) or _FIRM.match(x)]
+    values = [
+        x for x in answers if _FIRM.match(x) or _VALUE.search(x) and (words_of(x) or 0) <= MAX_WORDS
+    ]
     return ", ".join(values or answers[:1])
 
 

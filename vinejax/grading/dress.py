@@ -41,6 +41,7 @@ def undressed(text: str) -> str:
 def without_emphasis(text: str) -> str:
     """The text without the marks of bold and slanted type and of code, as in `**12** apples`.
 
-    Signs of powers and products stay: 2**10, 3 * 4.
+    Signs of powers and products stay if both of their sides have a space or neither has: 2**10,
+    3 * 4.
     """
     return _END_OF_BOLD.sub("", _EMPHASIS.sub(r"\2", text))

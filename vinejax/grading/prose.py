@@ -15,7 +15,7 @@ NUMBER = re.compile(
 # A term of a formula without delimiters, and the formula that it is part of: 7\\sqrt3, 2^12 - 1.
 _FUNCTION = r"(?<![A-Za-z])(?:sin|cos|tan|cot|sec|csc|log|ln|exp)"
 _GROUP = r"(?:[^\s=≈<>{]|\{(?:[^{}]|\{[^{}]*\})*\})*"
-_SET = r"(?<![\w^])\{[-−\d.,;/ ]+\}"  # {1, 2, 3}
+_SET = r"(?:(?<![\w^])\{[-−\d./ ]+[,;][-−\d.,;/ ]+\}|(?<==)\{[-−\d./]+\})"  # {1, 2, 3}, S={1}
 _PAIR = rf"(?:[(\[][-−\d./ ]+[,;](?!\d{{3}}\b)[-−\d.,;/ ]+[)\]]|{_SET})"
 _TERM = (
     rf"(?:{_PAIR}|(?:(?:{_FUNCTION}|negative)\s+)?{_GROUP}[\d\\^√π]{_GROUP}"

@@ -170,7 +170,8 @@ class Method:
     def keeps_start(self, cfg: Config) -> bool:
         """Whether a run reads the weights that it started from after it has made its first state.
 
-        A policy gradient reads them as its reference model, and adapters are added to them.
+        A policy gradient reads them as its reference model, adapters are added to them, and methods
+        without credit keep them.
         """
         is_below_adapters = cfg.model.lora_rank > 0
         return is_below_adapters or not self.is_policy_gradient or self.reads_reference(cfg)

@@ -32,7 +32,8 @@ import os, sys
 from gguf import GGUFReader
 folder, file, out = sys.argv[1:]
 reader = GGUFReader(os.path.join(folder, file))
-numbers = {key: x.parts[-1][0] for key, x in reader.fields.items() if len(x.data) == 1}
+single = {key: x.parts[-1] for key, x in reader.fields.items() if len(x.data) == 1}
+numbers = {key: part[0] for key, part in single.items() if len(part)}  # a text may be empty
 if (parts := numbers.get("split.count", 1)) > 1:
     sys.exit(f"it is one of {parts} parts; join them with `llama-gguf-split --merge`")
 for key, x in numbers.items():

@@ -169,7 +169,10 @@ def _is_product(match: re.Match[str]) -> bool:
     nothing.
     """
     before = match.string[: match.start()].rstrip()[-1:]
-    after = match.string[match.end() :].lstrip()[:1]
+    rest = match.string[match.end() :]
+    if not before and re.match(r"\s+[-+]", rest):  # is -5
+        return False
+    after = rest.lstrip()[:1]
     if before not in "+-*/=^({)}0123456789" or after not in "+-*/=^_)}":  # '' is in both
         return False
     return bool(after or before and before in "+-*/=^({")
