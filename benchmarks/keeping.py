@@ -31,7 +31,7 @@ import jax
 from vinejax.config.load import from_dict, from_file
 from vinejax.core.settings import Config
 from vinejax.runtime.checkpoint import Checkpoints
-from vinejax.runtime.compiles import num_compiles
+from vinejax.runtime.compiles import compiles, num_compiles
 from vinejax.runtime.log import RunLog
 from vinejax.tools.report.live import LivePage
 from vinejax.training import loop
@@ -82,14 +82,15 @@ class Contender:
         state, at = loop.resume(session, checkpoints)
         log = RunLog(session.workdir, cfg.log, cfg.iterations, True, resumed_at=0)
         page = stack.enter_context(LivePage(session.workdir, NEVER, 0, print, is_writer=False))
-        self._run = loop.TrainingRun(session, log, checkpoints, best, page, state, at)
+        compiled = compiles()
+        self._run = loop.TrainingRun(session, log, checkpoints, best, page, state, at, compiled)
 
     def turn(self, clock: Clock) -> Turn:
-        start, keeping, compiles = time.monotonic(), clock.seconds, num_compiles()
+        start, keeping, programs = time.monotonic(), clock.seconds, num_compiles()
         self._run._train_iteration()  # pyright: ignore[reportPrivateUsage]
         self._run._finish_iteration()  # pyright: ignore[reportPrivateUsage]
         seconds = time.monotonic() - start
-        return Turn(seconds, clock.seconds - keeping, num_compiles() - compiles)
+        return Turn(seconds, clock.seconds - keeping, num_compiles() - programs)
 
 
 def config_of(folder: Path, start: str, every: int) -> Config:
