@@ -167,6 +167,6 @@ def continuation_means(rollout: Rollout) -> np.ndarray:
     The states are in the order of `state_numbers`.
     """
     row, step, _ = state_places(rollout).T
-    groups = [rollout.episodes[i].continuations[c:][:1] for i, c in zip(row, step, strict=True)]
+    groups = [rollout.episodes[i].continuations[c : c + 1] for i, c in zip(row, step, strict=True)]
     returns = [[leaf.reward for group in of_state for leaf in group] for of_state in groups]
     return np.array([np.mean(x) if x else np.nan for x in returns], np.float64)
