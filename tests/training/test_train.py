@@ -227,13 +227,14 @@ def test_programs_of_an_earlier_run_of_the_process_do_not_count(
         log=SimpleNamespace(message=said.append),
         checkpoints=SimpleNamespace(has=lambda done: True, raise_failure=lambda: None),
         health=SimpleNamespace(look=lambda iteration: None),
-        **{"progress": loop.Progress(), "page": SimpleNamespace(), "state": state},
+        **{"progress": loop.Progress(tested_by="x"), "page": SimpleNamespace(), "state": state},
         **{"is_first": True, "compiled": Compiles(5, 1, 60.0)},
     )
     monkeypatch.setattr(loop, "Iteration", lambda *given: SimpleNamespace(record=lambda step: None))
     monkeypatch.setattr(loop, "compiles", lambda: Compiles(programs, 1, 63.0))
     loop.TrainingRun._train_iteration(stub)
     assert said[0].startswith(f"programs: {line}")
+    assert stub.progress.tested_by == ""  # the evaluation on test was of an earlier iteration
 
 
 def test_accuracies_of_other_settings_are_not_compared():
@@ -416,15 +417,45 @@ def test_a_finished_run_is_left_as_it_is(run, tmp_path: Path, capsys: Any):
     workdir = tmp_path / "copy"
     shutil.copytree(run.workdir, workdir)
     loop.train(cases.config(), workdir)
-    assert (
-        "ended after iteration 3; with iterations above 3 it would go on" in capsys.readouterr().out
-    )
-    before, after = (
-        cases.without_clock(cases.read_lines(where / "metrics.jsonl"))
-        for where in (run.workdir, workdir)
-    )
-    assert after == before
+    said = capsys.readouterr().out
+    assert "ended after iteration 3; with iterations above 3 it would go on" in said
+    assert ", test pass@1 " in said and (workdir / "report.html").exists()
+    # Not even evaluated again: the times on record are those of the run.
+    assert (workdir / "metrics.jsonl").read_bytes() == (run.workdir / "metrics.jsonl").read_bytes()
     cases.assert_equal(params_of(workdir, 3), params_of(run.workdir, 3))
+
+
+def test_the_end_is_evaluated_on_test_once_and_again_with_other_settings(tmp_path: Path):
+    """A stop within an evaluation leaves it to the next start."""
+    params = {"w": jnp.ones(1)}
+    state = RunState(TrainState(jnp.int32(0), params, params))
+    calls: list[tuple[str, int]] = []
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        first = loop.Progress(done=3, best_accuracy=0.5, judged_by="other settings")
+        checkpoints.save(3, state, dataclasses.asdict(first))
+
+        def start(samples: int, stops: bool = False) -> None:
+            """Begins at the checkpoint, with a best accuracy that other settings have made stale."""
+
+            def evaluate(split: str) -> None:
+                calls.append((split, samples))
+                if stops:
+                    raise stopping.Stopped(signal.SIGTERM)
+
+            stub: Any = SimpleNamespace(
+                session=SimpleNamespace(cfg=cases.config(eval={"samples": samples})),
+                progress=loop.Progress(**checkpoints.meta(3) | {"best_accuracy": -math.inf}),
+                **{"checkpoints": checkpoints, "_evaluate": evaluate, "_wait": checkpoints.wait},
+            )
+            loop.TrainingRun._test_result(stub)
+
+        with pytest.raises(stopping.Stopped):
+            start(2, stops=True)
+        for samples in (2, 2, 3, 3, 2):
+            start(samples)
+        assert calls == [("test", samples) for samples in (2, 2, 3, 2)]
+        meta = checkpoints.meta(3)
+    assert meta["best_accuracy"] == 0.5 and meta["judged_by"] == "other settings"
 
 
 def test_a_resumed_run_has_one_state_on_the_devices(

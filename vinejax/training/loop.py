@@ -45,6 +45,7 @@ class Progress:
     best_accuracy: float = -math.inf  # best accuracy on the validation split
     evaluated: int = 0  # finished iterations at the last evaluation on validation
     judged_by: str = ""  # settings with which `best_accuracy` was measured
+    tested_by: str = ""  # settings of the test evaluation after `done` iterations; "": none yet
     spent: RunTotals = RunTotals()
 
 
@@ -143,7 +144,7 @@ class TrainingRun:
             self._train_iteration()
             self._finish_iteration()
         if progress.done > 0:
-            self._evaluate("test")
+            self._test_result()
         self._wait()
 
     def _train_iteration(self) -> None:
@@ -156,6 +157,7 @@ class TrainingRun:
         state = method.iteration(method, iteration, self.state)
         progress.spent = iteration.record(int(state.policy.step))
         progress.done += 1
+        progress.tested_by = ""
         self.page.done = progress.done
         self.state, self.spare = offloaded(cfg, state), None
         if self.is_first:
@@ -186,10 +188,21 @@ class TrainingRun:
         if is_due(cfg.checkpoint.every, cfg, progress):
             self._save(self.state)
 
+    def _test_result(self) -> None:
+        """Evaluates the last policy on test, unless its checkpoint says that this was done."""
+        progress, settings = self.progress, judging_settings(self.session.cfg)
+        if progress.tested_by == settings:
+            return
+        self._evaluate("test")
+        progress.tested_by = settings
+        self._wait()
+        # Only this entry: a start with other settings leaves the run's best accuracy as it is.
+        meta = self.checkpoints.meta(progress.done) | {"tested_by": settings}
+        self.checkpoints.renew_meta(progress.done, meta)
+
     def _forget_stale_best(self) -> None:
         """Forgets `best_accuracy` if it was measured with other settings of evaluations."""
-        progress = self.progress
-        settings = repr(dataclasses.replace(self.session.cfg.eval, every=0))
+        progress, settings = self.progress, judging_settings(self.session.cfg)
         if progress.done > 0 and progress.judged_by != settings:
             progress.best_accuracy = -math.inf
             fields = "eval.samples, temperature, top_p or problems"
@@ -245,6 +258,11 @@ def accuracy_to_exceed(best: Checkpoints, progress: Progress) -> float:
     return max(progress.best_accuracy, best.meta(progress.done)["pass_at_1"])
 
 
+def judging_settings(cfg: Config) -> str:
+    """The settings of evaluations on which accuracies depend, as text."""
+    return repr(dataclasses.replace(cfg.eval, every=0))
+
+
 def is_over(cfg: Config, progress: Progress) -> bool:
     """Whether all iterations are done, or the budget is used up."""
     return progress.done >= cfg.iterations or groups_left(cfg, progress.spent) < 1
@@ -290,8 +308,8 @@ def resume(session: Session, checkpoints: Checkpoints) -> tuple[RunState, Progre
         folder = checkpoints.folder / str(done)
         try:
             spent = RunTotals(**meta["spent"])
-            evaluated, judged_by = meta["evaluated"], meta.get("judged_by", "")
-            progress = Progress(meta["done"], meta["best_accuracy"], evaluated, judged_by, spent)
+            by = (meta.get(name, "") for name in ("judged_by", "tested_by"))
+            progress = Progress(meta["done"], meta["best_accuracy"], meta["evaluated"], *by, spent)
         except (KeyError, TypeError, AttributeError) as error:
             raise DamagedError(f"{folder}: is damaged (its meta lacks {error})") from error
         if progress.done != done:
