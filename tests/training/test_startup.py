@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import json
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -394,17 +395,45 @@ def test_a_resume_warns_if_the_run_that_it_began_from_has_another_policy(
     monkeypatch.setattr(startup, "chosen_checkpoint", lambda path: chosen)
 
     def printed_at_start() -> str:
-        startup.record_session(cfg, workdir, {}, anew=True)
+        startup.record_session(cfg, workdir, {}, {}, anew=True)
         return capsys.readouterr().out
 
     assert not printed_at_start()
-    (workdir / "checkpoints").mkdir()
+    (workdir / "checkpoints/1").mkdir(parents=True)
     assert not printed_at_start()
     chosen = "best/7"
     for _ in range(2):  # at each resume
         line = "began from best/2 of the run runs/a, which has chosen best/7 since"
         assert line in printed_at_start()
     assert json.loads((workdir / "config.json").read_text())["start"] == "best/2"
+
+
+@pytest.mark.parametrize("change", ["order", "id", "question", "answer", "prompt", "more"])
+def test_a_resume_warns_of_other_data_until_the_old_is_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str
+):
+    cfg, workdir = cases.config(), epath.Path(tmp_path)
+    first, second = ((Problem(name, f"{name}?", "1"), [2, 3]) for name in "ab")
+    data = {
+        "order": [second, first],
+        "prompt": [first, (second[0], [2, 4])],
+        "more": [first, second, (Problem("c", "c?", "1"), [2, 3])],
+    }
+    for field in ("id", "question", "answer"):
+        data[field] = [first, (dataclasses.replace(second[0], **{field: "2"}), [2, 3])]
+
+    def warnings(train: list[Any]) -> list[str]:
+        startup.record_session(cfg, workdir, {"train": train, "test": [first]}, {}, anew=True)
+        return capsys.readouterr().out.splitlines()
+
+    assert warnings(data[change]) == []
+    assert warnings([first, second]) == []  # no checkpoint: the run begins with these
+    (workdir / "checkpoints/1").mkdir(parents=True)
+    for _ in range(2):  # at each resume
+        (line,) = warnings(data[change])
+        numbers = f"train had 2 problems, .*, and now has {len(data[change])} problems, "
+        assert re.search(numbers, line)
+    assert warnings([first, second]) == []
 
 
 def test_all_hosts_look_at_the_run_that_a_run_begins_from(
@@ -415,10 +444,10 @@ def test_all_hosts_look_at_the_run_that_a_run_begins_from(
     monkeypatch.setattr(startup, "is_writer", lambda: False)
     monkeypatch.setattr(startup, "chosen_checkpoint", lambda path: looked.append(path) or "best/2")
     monkeypatch.setattr(startup, "exchange", lambda value: [recorded, value])
-    startup.record_session(cfg, epath.Path(tmp_path), {"train": [{"id": "a"}]}, anew=True)
-    startup.record_session(cfg, epath.Path(tmp_path), {}, anew=False)
+    startup.record_session(cfg, epath.Path(tmp_path), {}, {"train": [{"id": "a"}]}, anew=True)
+    startup.record_session(cfg, epath.Path(tmp_path), {}, {}, anew=False)
     assert looked == ["runs/a"]  # an evaluation leaves the record of a run, and so its start
     recorded = False
-    startup.record_session(cfg, epath.Path(tmp_path), {}, anew=False)
+    startup.record_session(cfg, epath.Path(tmp_path), {}, {}, anew=False)
     assert looked == 2 * ["runs/a"]
     assert not contents(tmp_path) and not capsys.readouterr().out

@@ -21,7 +21,7 @@ from helpers import loop_cases as cases
 
 from vinejax.core.errors import DivergedError
 from vinejax.core.settings import MeshConfig
-from vinejax.core.types import RunState, TrainState
+from vinejax.core.types import Problem, RunState, TrainState
 from vinejax.learner import update
 from vinejax.methods import base
 from vinejax.methods.stages import MethodState
@@ -427,15 +427,16 @@ def test_a_finished_run_is_left_as_it_is(run, tmp_path: Path, capsys: Any):
 
 def test_the_end_is_evaluated_on_test_once_and_again_with_other_settings(tmp_path: Path):
     """A stop within an evaluation leaves it to the next start."""
-    params = {"w": jnp.ones(1)}
+    params, calls = {"w": jnp.ones(1)}, []
     state = RunState(TrainState(jnp.int32(0), params, params))
-    calls: list[tuple[str, int]] = []
+    stale: dict[str, Any] = {"best_accuracy": -math.inf, "spent": loop.RunTotals()}
+    data = {"test": [(Problem("a", "1+1", "2"), [5])]}
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         first = loop.Progress(done=3, best_accuracy=0.5, judged_by="other settings")
         checkpoints.save(3, state, dataclasses.asdict(first))
 
         def start(samples: int, stops: bool = False) -> None:
-            """Begins at the checkpoint, with a best accuracy that other settings have made stale."""
+            """Begins at the checkpoint, with a best accuracy that other settings made stale."""
 
             def evaluate(split: str) -> None:
                 calls.append((split, samples))
@@ -443,8 +444,8 @@ def test_the_end_is_evaluated_on_test_once_and_again_with_other_settings(tmp_pat
                     raise stopping.Stopped(signal.SIGTERM)
 
             stub: Any = SimpleNamespace(
-                session=SimpleNamespace(cfg=cases.config(eval={"samples": samples})),
-                progress=loop.Progress(**checkpoints.meta(3) | {"best_accuracy": -math.inf}),
+                session=SimpleNamespace(cfg=cases.config(eval={"samples": samples}), problems=data),
+                progress=loop.Progress(**checkpoints.meta(3) | stale),
                 **{"checkpoints": checkpoints, "_evaluate": evaluate, "_wait": checkpoints.wait},
             )
             loop.TrainingRun._test_result(stub)
@@ -454,6 +455,9 @@ def test_the_end_is_evaluated_on_test_once_and_again_with_other_settings(tmp_pat
         for samples in (2, 2, 3, 3, 2):
             start(samples)
         assert calls == [("test", samples) for samples in (2, 2, 3, 2)]
+        data["test"].append((Problem("b", "1+2", "3"), [6]))
+        start(2)
+        assert len(calls) == 5
         meta = checkpoints.meta(3)
     assert meta["best_accuracy"] == 0.5 and meta["judged_by"] == "other settings"
 

@@ -117,11 +117,14 @@ def check_contents(folder: epath.Path) -> None:
         raise WorkdirError(f"{folder / 'checkpoints'}: {message} away to begin anew")
 
 
-def record_run(cfg: Config, folder: epath.Path, start: str = "") -> None:
+def record_run(
+    cfg: Config, folder: epath.Path, start: str = "", problems: dict[str, str] | None = None
+) -> None:
     """Writes `config.json` into `folder`, and creates the folder if it does not exist.
 
     The file holds the configuration, the versions and the git revision of the latest start. `start`
-    is the checkpoint from which the run first started if `model.path` is a run.
+    is the checkpoint from which the run first started if `model.path` is a run, and `problems` has
+    the fingerprint of the problems of each split with which it first started.
     """
     ours = {"vinejax": __version__, "python": platform.python_version()}
     record = {
@@ -129,17 +132,18 @@ def record_run(cfg: Config, folder: epath.Path, start: str = "") -> None:
         "versions": ours | package_versions(PACKAGES),
         "git_revision": git_revision(),
         **({"start": start} if start else {}),
+        **({"problems": problems} if problems else {}),
     }
     with _usable(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / "config.json", json.dumps(record, indent=2) + "\n")
 
 
-def recorded_start(folder: epath.Path) -> str:
-    """The argument `start` of `record_run`; '' if it is not recorded."""
+def recorded_start(folder: epath.Path) -> tuple[str, dict[str, str]]:
+    """The arguments `start` and `problems` of `record_run`; '' and {} if they are not recorded."""
     file = folder / "config.json"
     record = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    return str(record.get("start", ""))
+    return str(record.get("start", "")), record.get("problems", {})
 
 
 def check_shared(folder: epath.Path) -> None:

@@ -34,7 +34,7 @@ from vinejax.training.announce import end_lines, head_line, programs_line, start
 from vinejax.training.evaluate import evaluate
 from vinejax.training.health import Health
 from vinejax.training.observer import Observer, observer_class
-from vinejax.training.startup import open_session
+from vinejax.training.startup import fingerprint, open_session
 
 
 @dataclasses.dataclass
@@ -45,7 +45,7 @@ class Progress:
     best_accuracy: float = -math.inf  # best accuracy on the validation split
     evaluated: int = 0  # finished iterations at the last evaluation on validation
     judged_by: str = ""  # settings with which `best_accuracy` was measured
-    tested_by: str = ""  # settings of the test evaluation after `done` iterations; "": none yet
+    tested_by: str = ""  # settings and problems of the test after `done` iterations; "": none yet
     spent: RunTotals = RunTotals()
 
 
@@ -190,7 +190,8 @@ class TrainingRun:
 
     def _test_result(self) -> None:
         """Evaluates the last policy on test, unless its checkpoint says that this was done."""
-        progress, settings = self.progress, judging_settings(self.session.cfg)
+        progress, problems = self.progress, self.session.problems["test"]
+        settings = f"{judging_settings(self.session.cfg)} on {fingerprint(problems)}"
         if progress.tested_by == settings:
             return
         self._evaluate("test")

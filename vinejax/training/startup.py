@@ -1,6 +1,7 @@
 """Starts a run: loads and checks its parts, then opens the workdir."""
 
 import contextlib
+import hashlib
 import json
 import os
 from typing import Any
@@ -112,7 +113,7 @@ def open_session(
         if trains:
             check_start(session)
         if records:
-            record_session(as_set, workdir, dropped, anew=trains)
+            record_session(as_set, workdir, problems, dropped, anew=trains)
             barrier("workdir", problems)
             check_shared(workdir)
         stack.pop_all()  # from here on the session closes the parts
@@ -201,7 +202,11 @@ def print_notes(
 
 
 def record_session(
-    cfg: Config, workdir: epath.Path, dropped: dict[Split, list[dict[str, Any]]], anew: bool
+    cfg: Config,
+    workdir: epath.Path,
+    problems: dict[Split, list[PromptedProblem]],
+    dropped: dict[Split, list[dict[str, Any]]],
+    anew: bool,
 ) -> None:
     """Writes the record of this start, and the list of dropped problems if there are any.
 
@@ -215,7 +220,7 @@ def record_session(
     CLOCK.keep(workdir)
     if is_kept:
         return
-    record_run(cfg, workdir, start)
+    record_run(cfg, workdir, start, first_problems(problems, workdir))
     remove_unfinished(workdir)
     if any(dropped.values()):
         write_atomic(workdir / DROPPED, json.dumps(dropped, indent=1) + "\n")
@@ -228,13 +233,44 @@ def first_start(path: str, workdir: epath.Path) -> str:
     function, because they read checkpoints together.
     """
     chosen = chosen_checkpoint(path)
-    began = recorded_start(workdir) if (workdir / "checkpoints").exists() else ""
+    began = recorded_start(workdir)[0] if has_checkpoint(workdir) else ""
     if began and chosen != began and is_writer():
         print(
             f"warning: this run began from {began} of the run {path}, which has chosen"
             f" {chosen or 'none'} since: the KL's reference and the weights below adapters differ"
         )
     return began or chosen
+
+
+def first_problems(
+    problems: dict[Split, list[PromptedProblem]], workdir: epath.Path
+) -> dict[str, str]:
+    """The fingerprint of the problems of each split with which the run in `workdir` began.
+
+    Prints a line for each split that has other problems now.
+    """
+    now: dict[str, str] = {split: fingerprint(part) for split, part in problems.items()}
+    began = recorded_start(workdir)[1] if has_checkpoint(workdir) else {}
+    for split in (split for split in now if began.get(split, now[split]) != now[split]):
+        print(
+            f"warning: this run began with other data: {split} had {began[split]}, and now has"
+            f" {now[split]}; to resume the run as it was, put the old data back"
+        )
+    return now | began
+
+
+def fingerprint(problems: list[PromptedProblem]) -> str:
+    """The number of problems, and a digest of their order, ids, questions, answers and prompts."""
+    digest = hashlib.sha256()
+    for problem, ids in problems:
+        digest.update(repr((problem.id, problem.question, problem.answer, ids)).encode())
+    return f"{len(problems):,} problems, sha256 {digest.hexdigest()[:16]}"
+
+
+def has_checkpoint(workdir: epath.Path) -> bool:
+    """Whether a run has saved a checkpoint in `workdir`, from which its next start resumes."""
+    folder = workdir / "checkpoints"
+    return folder.exists() and any(path.name.isdigit() for path in folder.iterdir())
 
 
 def rows_per_pass(cfg: Config, method: Method) -> dict[str, int]:

@@ -15,7 +15,7 @@ from vinejax.tools.doctor.findings import findings_of
 from vinejax.tools.doctor.look import look_at
 from vinejax.tools.doctor.settings import DoctorConfig
 from vinejax.tools.doctor.show import report
-from vinejax.training.startup import open_session
+from vinejax.training.startup import has_checkpoint, open_session
 
 START = "the start"
 
@@ -50,7 +50,7 @@ def check_start(session: Session) -> None:
     """
     cfg = session.cfg
     is_off = not DoctorConfig.of(cfg).before_training or cfg.iterations == 0
-    if is_off or method_of(cfg) is sft.METHOD or _has_begun(session):
+    if is_off or method_of(cfg) is sft.METHOD or has_checkpoint(session.workdir):
         return
     try:
         found = looked_at(session, session.load_reference(), START)
@@ -78,9 +78,3 @@ def raise_first(found: list[Finding], remedy: str) -> None:
     for finding in found:
         if finding.stops:
             raise UserError(f"doctor: {finding.line}{remedy}")
-
-
-def _has_begun(session: Session) -> bool:
-    """Whether the workdir has a checkpoint, so that the run resumes."""
-    folder = session.workdir / "checkpoints"
-    return folder.exists() and any(x.name.isdigit() for x in folder.iterdir())
