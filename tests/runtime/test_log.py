@@ -303,11 +303,12 @@ def test_wandb_that_does_not_start_is_one_line(
 
 
 def test_wandb_continues_the_same_run(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    started, logged, ended = [], [], []
+    """Its curves are drawn over iterations; W&B's own steps, which cannot go back, are its own."""
+    started, logged, ended, axes = [], [], [], []
 
     class Run:
-        log = staticmethod(logged.append)
-        define_metric = staticmethod(lambda name, step_metric: None)
+        log = staticmethod(logged.append)  # without a step
+        define_metric = staticmethod(lambda name, step_metric: axes.append((name, step_metric)))
         finish = staticmethod(lambda exit_code: ended.append(exit_code))
 
     wandb = types.SimpleNamespace(init=lambda **options: started.append(options) or Run())
@@ -315,9 +316,13 @@ def test_wandb_continues_the_same_run(tmp_path: pathlib.Path, monkeypatch: pytes
     (tmp_path / "config.json").write_text('{"config": {"seed": 1}}')
     with open_log(tmp_path, wandb="project", wandb_name="mine", wandb_group="all") as log:
         log.metrics(0, 4, "train", {"x": np.float32(1)})
-    with pytest.raises(ZeroDivisionError), open_log(tmp_path, resumed_at=1, wandb="project"):
+        log.metrics(1, 8, "train", {"x": 2.0})
+    with pytest.raises(ZeroDivisionError), open_log(tmp_path, 1, wandb="project") as log:
+        log.metrics(1, 8, "train", {"x": 3.0})  # again, from the checkpoint before it
         _ = 1 / 0
-    assert logged == [{"iteration": 0, "step": 4, "x": 1.0}]
+    numbers = [(line["iteration"], line["step"], line["x"]) for line in logged]
+    assert numbers == [(0, 4, 1.0), (1, 8, 2.0), (1, 8, 3.0)]
+    assert axes == 2 * [("*", "iteration"), ("sft/*", "step")]
     assert started[0]["id"] == started[1]["id"] and started[0]["project"] == "project"
     assert started[0]["config"] == {"seed": 1} and started[0]["resume"] == "allow"
     assert [(run["name"], run["group"]) for run in started] == [
