@@ -8,7 +8,7 @@ import pytest
 from etils import epath
 
 from vinejax.config.load import from_dict
-from vinejax.core.settings import Config
+from vinejax.core.settings import BudgetConfig, Config
 from vinejax.session.session import Session
 from vinejax.training.announce import EXPORT, end_lines, head_line, start_line
 
@@ -37,11 +37,13 @@ def test_the_end_has_the_first_and_the_last_accuracy(
 
 
 def test_the_beginning_says_where():
-    cfg = Config(iterations=7)
+    cfg = Config(iterations=7, budget=BudgetConfig(episodes=640))
     slow = "; programs are compiled when they are first needed"
-    assert start_line(cfg, 0) == f"begins: 7 iterations{slow}"
-    assert start_line(cfg, 9) == "ended after iteration 9; with iterations above 9 it would go on"
-    assert start_line(cfg, 5) == f"resumes after iteration 5 of 7, from checkpoints/5{slow}"
+    ended = "ended after iteration {}; with {} it would go on"
+    assert start_line(cfg, 0, False) == f"begins: 7 iterations{slow}"
+    assert start_line(cfg, 9, True) == ended.format(9, "iterations above 9")
+    assert start_line(cfg, 5, True) == ended.format(5, "budget.episodes above 640")
+    assert start_line(cfg, 5, False) == f"resumes after iteration 5 of 7, from checkpoints/5{slow}"
 
 
 @pytest.mark.parametrize(("slots", "place"), [(None, "CPU, 1,024 slots; w"), (64, "CPU; w")])

@@ -37,13 +37,18 @@ def head_line(session: Session, params: Params) -> str:
     )
 
 
-def start_line(cfg: Config, done: int) -> str:
-    """A line with the iteration at which this process begins, and why its start is slow."""
+def start_line(cfg: Config, done: int, is_over: bool) -> str:
+    """A line with the iteration at which this process begins, and why its start is slow.
+
+    For a run that has ended (`is_over`), it has the setting that would let the run go on.
+    """
     slow = "programs are compiled when they are first needed"
     if done == 0:
         return f"begins: {cfg.iterations} iterations; {slow}"
-    if done >= cfg.iterations:
-        return f"ended after iteration {done}; with iterations above {done} it would go on"
+    if is_over:
+        episodes = f"budget.episodes above {cfg.budget.episodes}"
+        limit = f"iterations above {done}" if done >= cfg.iterations else episodes
+        return f"ended after iteration {done}; with {limit} it would go on"
     return f"resumes after iteration {done} of {cfg.iterations}, from checkpoints/{done}; {slow}"
 
 

@@ -82,7 +82,7 @@ def _train(cfg: Config, path: str | os.PathLike) -> epath.Path:
             deferred(),
         ):
             log.message(head_line(session, state.policy.params))
-            log.message(start_line(cfg, progress.done))
+            log.message(start_line(cfg, progress.done, is_over(cfg, progress)))
             with observer_class()(
                 workdir,
                 total=cfg.iterations,
