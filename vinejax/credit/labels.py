@@ -213,7 +213,6 @@ def _coefficients(
     by_step = role_outcomes(
         steps.values,
         steps.rewards,
-        steps.is_step,
         steps.counts > 0,
         cfg.credit.lambda_,
         cfg.ppo.gamma,

@@ -69,7 +69,7 @@ def role_advantages(
     has_value = is_step if is_sampled is None else is_step & is_sampled
     rewards = step_rewards(rewards, num_steps, values.shape[1])
     values = jnp.where(has_value, jnp.float32(values), 0.0)
-    later = role_outcomes(values, rewards, is_step, has_value, lam, gamma)
+    later = role_outcomes(values, rewards, has_value, lam, gamma)
     baseline, is_known = role_baselines(values, rewards, has_value, filter, gamma)
     if prior is not None:
         v = jnp.where(is_step, jnp.float32(prior), 0.0)
@@ -81,24 +81,23 @@ def role_advantages(
 def role_outcomes(
     values: Float32[Array, "B C"],
     rewards: Float32[Array, "B C"],
-    is_step: Bool[Array, "B C"],
     has_value: Bool[Array, "B C"],
     lam: ScalarLike,
     gamma: ScalarLike,
 ) -> Float32[Array, "B C"]:
     """Q_c of `role_advantages`; 0 past the last step.
 
-    `rewards` are those of steps, [B, C]. `is_step` tells which entries are steps, and `has_value`
-    which states have a value in `values`, whose other entries must be 0.
+    `rewards` are those of steps, and must be 0 past the last step. `has_value` tells which states
+    have a value in `values`, whose other entries are not read.
     """
     lam, gamma = jnp.asarray(lam, jnp.float32), jnp.asarray(gamma, jnp.float32)
 
     def backwards(after: jax.Array, step: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        value, reward, is_step, is_sampled = step
-        q = jnp.where(is_step, reward + gamma * after, 0.0)
+        value, reward, is_sampled = step
+        q = reward + gamma * after
         return jnp.where(is_sampled, (1 - lam) * value + lam * q, q), q
 
-    steps = values.T, rewards.T, is_step.T, has_value.T
+    steps = values.T, rewards.T, has_value.T
     return jax.lax.scan(backwards, jnp.zeros(values.shape[0]), steps, reverse=True)[1].T
 
 
