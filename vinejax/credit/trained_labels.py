@@ -12,7 +12,7 @@ def trained_labels(labels: Labels, mask: np.ndarray) -> Labels:
     `mask`, bool[B, T], are the trained tokens.
     """
     rows = np.arange(len(mask))[:, None]
-    is_trained = (labels.position > 0) & mask[rows, labels.position] & (labels.coefficients != 0)
+    is_trained = mask[rows, labels.position] & (labels.coefficients != 0)  # padding has 0
     width = label_width(int(is_trained.sum(axis=1).max(initial=0)), mask.shape[1])
     chosen = np.argsort(~is_trained, axis=1, kind="stable")[:, :width]
 
