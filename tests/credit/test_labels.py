@@ -41,6 +41,7 @@ class Vector(NamedTuple):
     advantage: float = 0.0
     learned: float = 0.0
     is_solution: tuple[bool, ...] = (False, False, False)
+    weight: float = 0.5
 
 
 VECTORS = [
@@ -65,6 +66,9 @@ VECTORS = [
         learned=0.5,
         is_solution=(True, False, False),
     ),
+    # w = 3/4: shares of 3/4 and 1/4, and ρ = 3.
+    Vector("mixed", 1, [(B, 0)], {A: 0.375, B: -0.25}, advantage=0.5, weight=0.75),
+    Vector("blend", 1, [(B, 0)], {A: 0.375, B: -1 / 6}, 0.5, learned=0.5, weight=0.75),
 ]
 
 
@@ -104,13 +108,14 @@ def test_coefficients_by_hand(vector: Vector):
     where = np.zeros(rollout.batch.tokens.shape, np.float32)
     where[0, len(PROMPT)] = 1
     rollout = rollout._replace(values=where * np.float32(vector.learned))
-    credit = with_labels(Credit(where * np.float32(vector.advantage)), rollout, config(vector.kind))
+    cfg = config(vector.kind, vector.weight)
+    credit = with_labels(Credit(where * np.float32(vector.advantage)), rollout, cfg)
     found = {A: float(credit.advantages[0, len(PROMPT)])}
     for (row, position, token), x in labels_by_place(credit.labels).items():
         assert (row, position) == (0, len(PROMPT)) and token != A
         found[token] = x
     assert found == pytest.approx(vector.expected, abs=1e-7)
-    assert np.count_nonzero(credit.advantages) <= 1
+    assert np.count_nonzero(credit.advantages) == (vector.expected[A] != 0)
 
 
 def sample(start: int, *tokens: int, outcome: float, **more: Any) -> Sample:
@@ -276,12 +281,13 @@ def test_the_scale_is_one_number_without_a_shift():
     scale = np.sqrt(square / np.count_nonzero(rollout.batch.mask))
     np.testing.assert_allclose(credit.advantages * scale, plain.advantages, atol=1e-6)
     np.testing.assert_allclose(credit.labels.coefficients * scale, labels.coefficients, atol=1e-6)
-    none = scaled(
-        np.zeros((2, 4), np.float32),
-        np.ones((2, 4), bool),
-        labels._replace(coefficients=np.zeros((2, 1), np.float32)),
-    )
-    assert not none[0].any() and not none[1].coefficients.any()
+    for mask in (np.ones((2, 4), bool), np.zeros((2, 4), bool)):
+        none = scaled(
+            np.zeros((2, 4), np.float32),
+            mask,
+            labels._replace(coefficients=np.zeros((2, 1), np.float32)),
+        )
+        assert not none[0].any() and not none[1].coefficients.any()
 
 
 SETTINGS: list[dict[str, Any]] = [
