@@ -13,7 +13,7 @@ from helpers.applied import applied, assign_credit
 
 from vinejax.core.settings import Config, CreditConfig
 from vinejax.core.types import Batch, Episode, Rollout
-from vinejax.credit.assign import trained_tokens
+from vinejax.credit.assign import Credit, assigned, trained_tokens
 from vinejax.credit.mask import all_tokens, low_probability, top_entropy
 from vinejax.learner.batch import collate, step_layout
 from vinejax.learner.policy import PolicyObjective, clipped_loss, token_weights
@@ -65,6 +65,7 @@ def test_rules_by_hand():
     assert low_probability(one, CreditConfig()).tolist() == [True, False, True, False]
     assert low_probability(one, CreditConfig(mask_above=0.5)).tolist() == [True] + [False] * 3
     assert low_probability(one, CreditConfig(mask_above=0.0)).tolist() == [False] * 4
+    assert low_probability(one, CreditConfig(mask_above=1.0)).tolist() == [True] * 3 + [False]
     empty = cases.episode([0], [])
     for rule in (all_tokens, low_probability):
         assert rule(empty, CreditConfig()).shape == (0,)
@@ -81,6 +82,8 @@ def test_tokens_of_highest_entropy_are_those_of_the_whole_iteration():
     assert found.sum() == -(-of_tokens.size // 4)
     np.testing.assert_array_equal(entropy[found].min(), of_tokens[-found.sum()])
     assert not (found & ~given.batch.mask).any()
+    equal = np.array([[True, True, False], [False, False, True]])
+    np.testing.assert_array_equal(top_entropy(np.ones((2, 3)), equal, CreditConfig()), equal)
     empty = np.zeros((2, 3), bool)
     assert not top_entropy(np.ones((2, 3)), empty, CreditConfig()).any()
 
@@ -93,6 +96,14 @@ def test_only_response_tokens_are_trained_on():
     np.testing.assert_array_equal(trained_tokens(given, applied(cases.config())), given.batch.mask)
     given.batch.mask.setflags(write=False)  # the batch keeps its own mask
     trained_tokens(given, applied(config()))
+
+
+def test_a_token_is_trained_on_if_the_rule_and_the_method_select_it():
+    given = rollout()
+    even = given.batch.mask & (np.arange(32) % 2 == 0)
+    credit = Credit(np.zeros(even.shape, np.float32), mask=even)
+    found = assigned(credit, given, applied(config())).mask
+    np.testing.assert_array_equal(found, even & mask_by_hand())
 
 
 @pytest.mark.parametrize("shift_mean", [True, False])

@@ -17,12 +17,14 @@ from vinejax.core.plugins import find_function
 from vinejax.core.settings import ValuesConfig
 from vinejax.core.types import Episode
 from vinejax.credit.positions import (
+    after_step_starts,
     blank_lines,
     every_n_tokens,
     low_probability,
     positions_of,
     step_starts,
     thinking_blank_lines,
+    turn_starts,
     with_steps_between,
 )
 
@@ -104,10 +106,16 @@ def test_low_probability():
         values = ValuesConfig(every=every, below=below)
         found = low_probability(one, TEXTS.__getitem__, values)
         assert found == expected and all(type(x) is int for x in found)
+    sure = response_of(1, 1, 1, logprobs=[0.0, math.log(0.5), 0.0])
+    assert low_probability(sure, TEXTS.__getitem__, ValuesConfig(every=1, below=1.0)) == [1]
 
 
 @pytest.mark.parametrize(
-    "rule", [step_starts, blank_lines, thinking_blank_lines, every_n_tokens, low_probability]
+    "rule",
+    [
+        *(step_starts, turn_starts, after_step_starts),
+        *(blank_lines, thinking_blank_lines, every_n_tokens, low_probability),
+    ],
 )
 def test_an_empty_response_has_no_position_of_its_own(rule: Any):
     empty = response_of()
@@ -121,6 +129,8 @@ def test_an_empty_response_has_no_position_of_its_own(rule: Any):
 
 RULES = {
     "steps": "step_starts",
+    "turns": "turn_starts",
+    "after": "after_step_starts",
     "blank_lines": "blank_lines",
     "thinking_blank_lines": "thinking_blank_lines",
     "tokens": "every_n_tokens",
