@@ -101,6 +101,13 @@ def test_nothing_is_known_before_the_first_iteration():
     assert not probe.predictions(kept, alone).any()
 
 
+def test_the_largest_of_the_best_strengths_is_chosen():
+    kept, by_strength = probe.fresh_probe(R), np.arange(6.0)[:, None]
+    assert probe.chosen(kept, by_strength) == 5
+    kept = kept._replace(errors=np.array([3.0, 1, 2, 1, 4, 4]))
+    assert probe.chosen(kept, by_strength) == 3
+
+
 def test_earlier_iterations_count_less():
     kept, _ = learned(1)
     again = probe.updated(
@@ -112,6 +119,23 @@ def test_earlier_iterations_count_less():
     expected = only.moments.square + probe.KEPT * kept.moments.square
     np.testing.assert_allclose(again.moments.square, expected)
     np.testing.assert_allclose(again.errors, only.errors + probe.KEPT * kept.errors)
+    np.testing.assert_allclose(again.gain, only.gain + probe.KEPT * kept.gain)
+
+
+def test_states_without_a_baseline_do_not_count_for_the_weight():
+    """Where none is known the baseline is 0, from which v = 0.5 differs."""
+    rows, is_known = states(1), np.arange(240) % 2 == 0
+    b = np.where(is_known, 0.25, 0.0)
+    found = probe.updated(probe.fresh_probe(R), rows, np.full((6, 240), 0.5), b, is_known)
+    known = rows.solution_return[is_known]
+    np.testing.assert_allclose(found.gain, [np.sum(known - 0.25) * 0.25, 120 * 0.25**2])
+
+
+def test_values_outside_0_and_1_are_in_the_outer_tenths():
+    rows = ProbeStates(np.zeros((3, 3)), np.arange(3), np.ones(3), np.ones(3), np.ones(3, int))
+    found = probe.metrics(rows, np.array([-0.5, 1.0, 1.5]), 0.0, np.full(3, np.nan))
+    tenths = {name: x for name, x in found.items() if "calibration" in name}
+    assert tenths == {"value/calibration/1": 1.5, "value/calibration/10": -0.25}
 
 
 def test_the_error_has_no_noise_of_targets():
