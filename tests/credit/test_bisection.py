@@ -64,8 +64,10 @@ def test_the_number_of_waves_is_bounded(num_states: int):
 
 
 def test_spans_without_difference_are_not_halved():
+    assert search([], total=1.0) == ([], 0)  # a solution without states
     for value in (0.0, 0.5, 1.0):
         assert search([value] * 16, total=value) == ([0], 1)
+        assert search([value] * 16, total=value, threshold=0.0) == ([0], 1)
     # From state 8 on all values are 0, so only the first half is searched further.
     truth = [1.0] * 8 + [0.0] * 8
     order, _ = search(truth, total=0.0)

@@ -135,6 +135,10 @@ def test_estimates_of_several_solutions():
     np.testing.assert_array_equal(found[1].values, [0.5])
     np.testing.assert_array_equal(found[2].values, [0.5, 0.5])
     assert not found[2].counts.any()
+    # U is V plus 0.5 at both states: 1 at the first, and 1.375 halfway to the total of 1.75.
+    (late,) = estimates([[[1.0, 0.0], []]], [1], [[0.5, 0.0, 0.25, 1.0]], gamma=1.0)
+    np.testing.assert_allclose(late.values, [1.0, 0.5, 0.875, 1.0])
+    assert late.is_state.tolist() == [False, True, True, False]
 
 
 def test_a_value_does_not_know_other_problems():

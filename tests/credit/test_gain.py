@@ -68,5 +68,7 @@ def test_there_is_no_gain_without_credit_and_no_metric_without_sampled_values():
     others = [dataclasses.replace(e, problem_id=f"p{i}") for i, e in enumerate(rollout.episodes)]
     alone = rollout._replace(episodes=others)  # a solution per problem: no baseline for outcomes
     assert gain_metrics(alone, credit, cfg).keys() == {"credit/price"}
+    learned = alone._replace(values=np.zeros(rollout.batch.mask.shape, np.float32))
+    assert gain_metrics(learned, credit, cfg).keys() == {"credit/price", "credit/gain"}
     bare = rollout._replace(episodes=[cases.episode(cases.RIGHT)])
     assert gain_metrics(bare, credit, cfg) == {}
