@@ -37,9 +37,11 @@ def test_weights_equal_the_loop(per: str, outside: str, low: float, high: float)
 
 @pytest.mark.parametrize("per", ["token", "sequence"])
 def test_equal_policies_have_a_weight_of_exactly_1(per: str):
+    """A weight at a bound is not outside."""
     for outside in ("truncate", "mask"):
-        weights = correction_weights(OLD, OLD, MASK, per, outside, low=0.5, high=3.0)
-        np.testing.assert_array_equal(weights, MASK.astype(np.float32))
+        for low, high in ((0.5, 3.0), (1.0, 1.0)):
+            weights = correction_weights(OLD, OLD, MASK, per, outside, low, high)
+            np.testing.assert_array_equal(weights, MASK.astype(np.float32))
 
 
 def test_a_ratio_beyond_float32_is_finite():

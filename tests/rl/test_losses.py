@@ -44,6 +44,8 @@ def test_ppo_clip_by_hand():
     advantages = np.array([1, -1, 1, -1])
     out = ppo_clip(logprobs, np.zeros(4), advantages, (0.25, 0.5))
     np.testing.assert_allclose(out, [-1.5, 2.0, -0.5, 0.75], rtol=1e-6)
+    clipped = is_clipped(logprobs, np.zeros(4), 1.0 * advantages, (0.25, 0.5))
+    assert clipped.tolist() == [True, False, False, True]
 
 
 @pytest.mark.parametrize("clip", [0.2, (0.1, 0.3), [0.1, 0.3], np.float64(0.2)])

@@ -56,6 +56,9 @@ def test_whiten_matches_the_loop(ragged, shift_mean):
     x, mask = ragged
     expected = oracle.whiten(x, mask, shift_mean)
     np.testing.assert_allclose(whiten(x, mask, shift_mean), expected, rtol=1e-4, atol=1e-5)
+    small = np.float32(1e-5) * x  # with a variance of about the 1e-8 that is added to it
+    expected = oracle.whiten(small, mask, shift_mean)
+    np.testing.assert_allclose(whiten(small, mask, shift_mean), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_whitened_tokens_have_mean_zero_and_bessel_variance_one(ragged):

@@ -7,6 +7,7 @@ import numpy as np
 from vinejax.rl.losses import opmd
 from vinejax.rl.segments import (
     count_segments,
+    masked_segment_means,
     part_of_segment,
     running_sums,
     segment_totals,
@@ -37,6 +38,18 @@ def test_sums_equal_the_loop():
     np.testing.assert_allclose(running_sums(x, IDS, reverse=True), onwards, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(segment_totals(x, IDS), totals, rtol=1e-5, atol=1e-6)
     assert segment_totals(jnp.ones(IDS.shape, jnp.int32), IDS).dtype == jnp.int32
+
+
+def test_means_read_only_the_mask_and_are_0_without_any():
+    rng = np.random.default_rng(1)
+    mask = rng.random(IDS.shape) < 0.5
+    mask[0, 3:5] = mask[3] = False
+    x = np.where(mask, rng.normal(size=IDS.shape), np.nan).astype(np.float32)
+    expected = np.zeros_like(x)
+    for b, at in runs(IDS):
+        chosen = x[b, at][mask[b, at]]
+        expected[b, at] = chosen.mean() if chosen.size else 0.0
+    np.testing.assert_allclose(masked_segment_means(x, mask, IDS), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_the_gradient_of_a_total_reaches_its_segment_alone():

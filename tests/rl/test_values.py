@@ -8,7 +8,7 @@ from helpers import rl_oracles as oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vinejax.rl.values import explained_variance, mc_values
+from vinejax.rl.values import explained_variance, mc_values, returns_to_go
 
 B, C, M = 3, 4, 5
 
@@ -73,6 +73,17 @@ def test_the_value_is_between_the_returns_and_their_order_is_irrelevant(returns,
     assert value(taken) == value(taken[::-1])
 
 
+# --- returns_to_go
+
+
+def test_returns_to_go_by_hand():
+    """Row c of the matrix has the discounts γ^(i-c) of the rewards from step c on."""
+    discounts = np.array([[1, 0.5, 0.25], [0, 1, 0.5], [0, 0, 1]])
+    rewards = [1.0, -2.0, 4.0]
+    np.testing.assert_array_equal(returns_to_go(rewards, 0.5), discounts @ rewards)
+    assert returns_to_go([], 0.5).shape == (0,)
+
+
 # --- explained_variance
 
 
@@ -93,7 +104,7 @@ def test_explained_variance_by_hand(values: list[float], expected: float):
     assert found == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("returns", [[], [1.0], [0.1, 0.1, 0.1]])
+@pytest.mark.parametrize("returns", [[], [1.0], [0.0, 0.0], [0.1, 0.1, 0.1]])
 def test_equal_returns_have_no_explained_variance(returns: list[float]):
     assert explained_variance(np.zeros(len(returns)), np.array(returns)) is None
 
