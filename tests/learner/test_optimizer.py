@@ -1,5 +1,6 @@
 """The learning rate of every update; AdamW and Adafactor against loops."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -67,6 +68,15 @@ def test_schedules_after_the_warmup():
     assert (constant[480:] == 1).all()
     done = (np.arange(481, 16001) - 481) / (16000 - 480)
     np.testing.assert_allclose(cosine[480:], (1 + np.cos(np.pi * done)) / 2, atol=1e-4)
+
+
+def test_a_decay_begins_after_a_long_warmup_and_ends_at_0():
+    """The warm-up has 9 of 10 updates, after which a run makes two more."""
+    cfg = OptimizerConfig(learning_rate=1.0, warmup="linear", warmup_fraction=0.9)
+    cosine = dataclasses.replace(cfg, schedule="cosine")
+    both = jax.jit(jax.vmap(lambda n: [learning_rate(x, 10)(n) for x in (cfg, cosine)]))
+    for found in both(np.arange(12)):
+        np.testing.assert_allclose(found, [*np.arange(1, 10) / 9, 1.0, 0.0, 0.0], atol=1e-6)
 
 
 @pytest.mark.parametrize("warmup", ["log", "linear"])
