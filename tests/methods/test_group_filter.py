@@ -37,7 +37,7 @@ class Draws:
             for p, _ in chosen
             for k in (0, 1)
         ]
-        return Solutions(chosen, episodes, episodes)
+        return Solutions(chosen, episodes, sampled=episodes * 2)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_groups_are_sampled_again(with_spread: str, rounds: int, kept: str, samp
     draws = Draws(with_spread)
     found = resampled(draws(), draws, rounds, lambda: bool(draws.left))
     assert sorted({e.problem_id for e in found.episodes}) == [f"p{x}" for x in kept]
-    assert len(found.episodes) == 8 and len(found.sampled) == 2 * sampled
+    assert len(found.episodes) == 8 and len(found.sampled) == 4 * sampled
     assert [p.id for p, _ in found.problems] == [f"p{i}" for i in range(sampled)]
     for group in (found.episodes[i : i + 2] for i in range(0, 8, 2)):
         assert group[0].problem_id == group[1].problem_id
@@ -71,7 +71,7 @@ def test_groups_are_dropped_or_kept():
     draws = Draws("13")
     found, metrics = filtered(draws, zero_variance="drop")
     assert draws.calls == 1 and [e.problem_id for e in found.episodes] == ["p1", "p1", "p3", "p3"]
-    assert len(found.sampled) == 8 and metrics == {"rollout/discarded": 4}
+    assert len(found.sampled) == 16 and metrics == {"rollout/discarded": 12}
     with pytest.raises(NoGroupLeft):
         filtered(Draws(""), zero_variance="drop")
     found, metrics = filtered(Draws("13"))

@@ -155,6 +155,8 @@ def test_a_paired_interval_is_that_of_the_differences():
     differences = [np.mean(first[i]) - np.mean(second[i]) for i in first]
     assert found.difference == pytest.approx(np.mean(differences))
     assert (found.low, found.high) == pytest.approx(bootstrap_interval(differences, 5))
+    fewer_draws = paired_interval(first, second, seed=5, samples=50)
+    assert fewer_draws[1:] == pytest.approx(bootstrap_interval(differences, 5, samples=50))
     shuffled = dict(sorted(second.items(), reverse=True))
     assert paired_interval(first, shuffled, seed=5) == found, "problems are paired by their id"
     fewer = {name: rewards[:4] for name, rewards in second.items()}
