@@ -56,7 +56,7 @@ def updated(model: Decoder, params: Params) -> tuple[Params, Params]:
     def loss(params: Params) -> jax.Array:
         positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
         x, _ = model.hidden(params, tokens, positions, jnp.ones_like(tokens))
-        logprobs, entropy = model.logprobs_of(params, x, jnp.roll(tokens, -1, axis=1), 1.0)
+        logprobs, entropy, _ = model.scores_of(params, x, jnp.roll(tokens, -1, axis=1), None, 1.0)
         return -jnp.mean(advantages * logprobs) - 0.01 * jnp.mean(entropy)
 
     @jax.jit
@@ -179,8 +179,7 @@ tokens = np.random.default_rng(0).integers(0, 20, (8, 15))
 def loss(model, params, tokens):
     positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
     x, _ = model.hidden(params, tokens, positions, jnp.ones_like(tokens))
-    logprobs, _ = model.logprobs_of(params, x, tokens, 1.0)
-    return logprobs.mean()
+    return model.scores_of(params, x, tokens, None, 1.0).logprob.mean()
 
 of = jax.jit(jax.value_and_grad(loss, 1), static_argnums=0)
 for length in (15, 12):  # `tensor` divides the second number of positions, and not the first

@@ -136,7 +136,7 @@ def prefill(
             # The definition of log-probabilities in `learner/score.py`.
             following = without_padding(compact_places, jnp.roll(tokens, -1, axis=1))
             scale = temperature or 1.0
-            logprobs, _ = part.logprobs_of(weights, x, following, scale, axis)
+            logprobs = part.scores_of(weights, x, following, None, scale, axis).logprob
             logprobs = jnp.pad(with_padding(compact_places, logprobs)[:, :-1], ((0, 0), (1, 0)))
         return PrefillResult(window, rows, logprobs, hidden)
 

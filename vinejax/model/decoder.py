@@ -473,16 +473,6 @@ class Decoder:
         return softcap(logits, cfg.logit_softcap)
 
     @jax.named_scope("logits")
-    def logprobs_of(
-        self, params: Params, x: Hidden, tokens: Ids, temperature: float, axis: str | None = None
-    ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
-        """(log-probability of each token, entropy of its distribution), both float32.
-
-        The distribution is softmax(logits(params, x) / temperature). Its logits are computed in
-        parts. `axis` is the argument of `token_scores`.
-        """
-        return self.scores_of(params, x, tokens, None, temperature, axis)[:2]
-
     def scores_of(
         self,
         params: Params,
@@ -492,7 +482,11 @@ class Decoder:
         temperature: float,
         axis: str | None = None,
     ) -> TokenScores:
-        """The results of `logprobs_of`, and log-probabilities of labels from the same logits."""
+        """Log-probabilities of tokens and labels, and entropies of their distributions.
+
+        The distribution is softmax(logits(params, x) / temperature). Its logits are computed in
+        parts. `axis` is the argument of `token_scores`.
+        """
         name = self.cfg.output_matrix
         output = OutputLayer(name, self.cfg.logit_softcap, temperature, self.compute.vocab_chunk)
         x, table = self._normalised(params, x), params[name].astype(self.compute.dtype)
