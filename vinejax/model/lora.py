@@ -70,13 +70,11 @@ def kernel_shapes(model: Decoder) -> dict[str, tuple[tuple[int, ...], tuple[int,
     return shapes
 
 
-def with_adapters(params: Params, adapters: Params | None) -> Params:
+def with_adapters(params: Params, adapters: Params) -> Params:
     """The tree `params` with each projection's adapter added beside its kernel.
 
-    No array is copied or changed. If `adapters` is None, the result is `params`.
+    No array is copied or changed.
     """
-    if adapters is None:
-        return params
     layers = {
         name: {**weights, **adapters["layers"].get(name, {})}
         for name, weights in params["layers"].items()
