@@ -138,7 +138,7 @@ def test_a_climb_ends_where_validation_is_no_better():
 
 def test_skipped_updates_of_restem_are_noted(monkeypatch: pytest.MonkeyPatch):
     """All updates from a start that is not finite are skipped; training/health.py must know."""
-    monkeypatch.setattr(restem, "accuracy_of", lambda *_: 0.5)
+    monkeypatch.setattr(restem, "solve", lambda *_: MagicMock(rewards=np.ones((1, 1))))
     monkeypatch.setattr(restem, "make_optimizer", lambda *_: SGD)
     cfg = methods.config("restem", restem={"eval_every": 2}, ppo={"minibatch": 4})
     parts = {"cfg": cfg, "session": MagicMock(), "log": MagicMock(), "spent": RunTotals()}

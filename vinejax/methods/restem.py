@@ -33,9 +33,10 @@ from vinejax.methods.base import OF_POLICY_GRADIENTS, Method
 from vinejax.methods.settings import RestEMConfig
 from vinejax.model.decoder import Decoder, Params
 from vinejax.runtime.stopping import Watch
-from vinejax.session.evaluation import accuracy_of
+from vinejax.session.evaluation import solve
 from vinejax.session.iteration import Iteration
 from vinejax.session.metrics import skipped_updates
+from vinejax.statistics.accuracy import pass_at_1
 
 
 def restem(method: Method, iteration: Iteration, state: RunState) -> RunState:
@@ -53,15 +54,13 @@ def restem(method: Method, iteration: Iteration, state: RunState) -> RunState:
     optimizer = make_optimizer(cfg.optimizer, own.epochs * math.ceil(len(examples) / size))
     fresh = fresh_state(session.fresh_params(), optimizer, session.mesh)
     batches = epochs_of(examples, own.epochs, size, cfg.seed, iteration.number)
+
+    def accuracy(trained: Params) -> float:
+        return pass_at_1(solve(session, session.weights(trained), "validation").rewards)
+
     with iteration.log.stage("train"):
         best, updates, accuracies, rows = climb(
-            session.model,
-            optimizer,
-            fresh,
-            batches,
-            cfg,
-            lambda trained: accuracy_of(session, session.weights(trained), "validation"),
-            session.base,
+            session.model, optimizer, fresh, batches, cfg, accuracy, session.base
         )
     iteration.note_updates(updates, rows)
     iteration.metrics |= skipped_updates(updates)

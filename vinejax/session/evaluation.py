@@ -10,7 +10,7 @@ from vinejax.engine.branches import Grown
 from vinejax.model.decoder import Params
 from vinejax.session.metrics import part_means
 from vinejax.session.session import Session
-from vinejax.statistics.accuracy import accuracy_metrics, pass_at_1
+from vinejax.statistics.accuracy import accuracy_metrics
 from vinejax.tasks.base import Split
 
 SAME_DRAWS = -1  # iteration number of all evaluations, which so draw the same random numbers
@@ -79,8 +79,3 @@ def metrics_by_source(
         )
         metrics |= {f"{source}/{name}": value for name, value in accuracies.items()}
     return metrics
-
-
-def accuracy_of(session: Session, params: Params, split: Split) -> float:
-    """pass@1 of a split; nothing is recorded."""
-    return pass_at_1(solve(session, params, split).rewards)
