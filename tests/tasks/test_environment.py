@@ -180,14 +180,12 @@ def test_the_doors_task_has_three_splits_and_half_of_its_demonstrations_are_righ
     assert all(len(found) > 150 for found in problems.values())
     right = []
     for problem in problems["train"][:600]:
-        env = Doors()
         text = task.solution(problem)
         lines = text.strip("\n").split("\n")
         assert len(lines) == 2 * MOVES
         (door,) = [line for line in lines[::2] if "!" in line]
         arm = lines[lines.index(door) + 1]
         right.append(arm == "<>"[int(door[-1])])
-        assert env.value() == 0.5
     assert 0.4 < sum(right) / len(right) < 0.6
 
 

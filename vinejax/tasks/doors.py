@@ -15,9 +15,12 @@ made in a room with the door. There the arm decides: `>` is right for the bit 1,
 bits are noise, and other moves decide nothing. A line that is no arm changes nothing and takes a
 turn.
 
-The demonstrations move `>` with chance p = `LEAN`, whatever the bit, so half of them are right. The
-value of each state of their policy is known, both averaged over all noise (`value`) and for the
-noise that the seed determines.
+The demonstrations move `>` with chance p = `LEAN`, whatever the bit, so half of them are right.
+Averaged over the noise to come, the value of their policy is
+
+    V(s) = 1/2                          before the door
+    V(s) = p for the bit 1, 1 - p for 0 at the door
+    V(s) = 1 or 0                       after the door
 """
 
 import copy
@@ -67,19 +70,6 @@ class Doors:
 
     def key(self) -> str:
         return f"{self.moves}{self.sight.strip()}{self.is_right}"
-
-    def value(self) -> float:
-        """V(s) of the demonstrations' policy, averaged over the noise to come; p = `LEAN`.
-
-        V(s) = 1/2                      before the door
-        V(s) = p for bit 1, 1 - p for 0 at the door
-        V(s) = 1 or 0                   after the door
-        """
-        if self.is_right is not None:
-            return float(self.is_right)
-        if self.has_door:
-            return LEAN if self.bit else 1 - LEAN
-        return 0.5
 
     @property
     def sight(self) -> str:
