@@ -7,13 +7,9 @@ equation, prose, and paragraphs that begin with 'Source:' and 'Departs:'. The ne
 its own defaults are read from the record.
 """
 
-import ast
 import inspect
-import os
 import re
 import sys
-from collections.abc import Iterable
-from pathlib import Path
 from typing import NamedTuple
 
 from vinejax.core.accessories import contributed_module
@@ -21,8 +17,6 @@ from vinejax.core.settings import Config
 from vinejax.methods.base import Method
 from vinejax.methods.known import known_method, method_names
 from vinejax.methods.stages import ENTROPY
-
-HEAD = "| `method` | needs | equation | departs from its source |\n|---|---|---|---|\n"
 
 
 class About(NamedTuple):
@@ -93,27 +87,3 @@ def help_lines() -> list[str]:
         lines += [f"{name}: {title}", f"    {equation}"]
         lines += [f"    needs {needs}"] if needs else []
     return lines
-
-
-def table(names: Iterable[str], configs: Path, page: Path) -> str:
-    """The table of these methods for `page`. Names link to configuration files in `configs`."""
-    # Reversed, so that of several files for one method the first by name remains.
-    files = {_method_of(path): path for path in sorted(configs.glob("tiny*.py"), reverse=True)}
-    rows = []
-    for name in names:
-        _, needs, equation, source, departs = about(name)
-        link = f"[{name}]({os.path.relpath(files[name], page.parent)})"
-        papers = re.findall(r"https://arxiv.org/abs/([\d.]+\d)", source)
-        if papers:
-            link += f" [{papers[0]}](https://arxiv.org/abs/{papers[0]})"
-        cells = [link, needs, equation, departs.rstrip(".")]
-        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n")
-    return HEAD + "".join(rows)
-
-
-def _method_of(path: Path) -> str:
-    """The method that a configuration file sets, or the default method if it sets none."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "cfg.method":
-            return ast.literal_eval(node.value)
-    return Config().method
