@@ -63,7 +63,7 @@ def test_adapters_are_all_that_is_trained_and_kept(run: Path, start: str):
 @pytest.mark.slow
 def test_an_export_is_the_merged_policy_and_a_start(run: Path, start: str, tmp_path: Path):
     cfg = config(start, iterations=2)
-    folder = export_run(cfg, run, "last")
+    folder, _ = export_run(cfg, run, "last")
     found = load_pretrained(folder)[1]
     base = load_pretrained(start)[1]
     expected = merge_adapters(with_adapters(base, adapters_of(run, start)), 2.0)

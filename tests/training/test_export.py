@@ -56,7 +56,7 @@ def run(tiny: Model, tmp_path: Path) -> tuple[Config, Path]:
 
 def test_without_a_best_the_newest_is_exported(run, tiny, capsys):
     cfg, workdir = run
-    folder = export_run(cfg, workdir)
+    folder, _ = export_run(cfg, workdir)
     assert folder == check_workdir(cfg, workdir) / "export"
     assert capsys.readouterr().out == f"checkpoints/7 is now in {workdir}/export\n"
     model, params, tokenizer = load_pretrained(folder)
@@ -75,7 +75,7 @@ def test_an_export_ends_responses_where_the_run_did(run, tiny):
     cfg = dataclasses.replace(cfg, sample=stops)
     record_run(cfg, check_workdir(cfg, other := workdir.parent / "other"))
     (workdir / "checkpoints").rename(other / "checkpoints")
-    folder = export_run(cfg, other)
+    folder, _ = export_run(cfg, other)
     generation = json.loads((folder / "generation_config.json").read_text())
     assert generation == {"eos_token_id": [1, 5, 7, 9]}
     assert json.loads((folder / "config.json").read_text())["eos_token_id"] == [1, 5]
@@ -103,7 +103,7 @@ def test_the_best_is_exported_unless_the_last_is_asked_for(run, tiny):
     with Checkpoints(workdir / "best", keep=1) as best:
         best.save_params(3, times(tiny.params, 3), {"pass_at_1": 0.5})
     for policy, factor in (("best", 3), ("last", 7), ("best", 3)):
-        params = load_pretrained(export_run(cfg, workdir, policy))[1]
+        params = load_pretrained(export_run(cfg, workdir, policy)[0])[1]
         jax.tree.map(np.testing.assert_array_equal, params, times(tiny.params, factor))
 
 
@@ -154,7 +154,7 @@ def prompts() -> list[str]:
 def test_transformers_gives_the_prompts_of_an_export_the_ids_of_training(run):
     from transformers import AutoTokenizer
 
-    theirs = AutoTokenizer.from_pretrained(str(export_run(*run)))
+    theirs = AutoTokenizer.from_pretrained(str(export_run(*run)[0]))
     ours = Arithmetic().tokenizer()
     for text in prompts():
         ids = theirs(text)["input_ids"]
@@ -169,7 +169,7 @@ def test_an_export_of_the_tiny_start_answers_in_transformers_as_here(tmp_path):
 
     start, workdir = CONFIGS / "tiny_start", tmp_path / "run"
     model, params, tokenizer = load_pretrained(start)
-    folder = str(export_run(run_from(start, params, workdir), workdir))
+    folder = str(export_run(run_from(start, params, workdir), workdir)[0])
 
     ids = [encode_prompt(tokenizer, text, chat_template=False) for text in prompts()]
     engine = Engine(model, SampleConfig(temperature=0.0, max_tokens=MOST_TOKENS), tokenizer)

@@ -115,7 +115,7 @@ def test_a_run_with_a_row_of_meshes_goes_on(run, tmp_path: Path):
     cfg = dataclasses.replace(cfg, iterations=2)
     loop.train(cfg, tmp_path)
     assert evaluate_run(cfg, tmp_path)["source"] == "the start"  # which no policy was better than
-    assert (export_run(cfg, tmp_path) / "model.safetensors").exists()
+    assert (export_run(cfg, tmp_path)[0] / "model.safetensors").exists()
 
 
 def test_one_process_trains_in_a_workdir_and_others_may_read_it(run, tmp_path: Path):

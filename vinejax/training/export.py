@@ -23,7 +23,9 @@ from vinejax.training.start_weights import WARM_UP, Trained, load_trained, load_
 FOLDER, ADAPTERS, REWARD_MODEL = "export", "adapters", "reward_model"  # folders of the workdir
 
 
-def export_run(cfg: Config, path: str | os.PathLike, policy: str = "best") -> epath.Path:
+def export_run(
+    cfg: Config, path: str | os.PathLike, policy: str = "best"
+) -> tuple[epath.Path, str]:
     """Writes a checkpoint's weights, in the float32 of training, to `<workdir>/export`.
 
     `policy` 'last' is the newest checkpoint. 'best' is the checkpoint with the best validation
@@ -33,15 +35,9 @@ def export_run(cfg: Config, path: str | os.PathLike, policy: str = "best") -> ep
     written separately, for PEFT, to `<workdir>/adapters`. The newest checkpoint's critic or probe
     is written to `<workdir>/reward_model` (`save_reward_model`).
 
-    Returns the folder of the policy. Raises WorkdirError without a checkpoint.
+    Returns (folder of the policy, name of its checkpoint). Raises WorkdirError without a
+    checkpoint.
     """
-    return export_policy(cfg, path, policy)[0]
-
-
-def export_policy(
-    cfg: Config, path: str | os.PathLike, policy: str = "best"
-) -> tuple[epath.Path, str]:
-    """Does what `export_run` does; returns (folder of the policy, name of its checkpoint)."""
     workdir, cfg = check_workdir(cfg, path), on_devices(cfg)
     checkpoint = find_trained(workdir, policy)
     if checkpoint is None:

@@ -24,7 +24,7 @@ from vinejax.tools.hub.origins import base_model, data_set, is_of_core
 from vinejax.tools.hub.picture import FILE, picture_of
 from vinejax.tools.hub.public_settings import public_settings
 from vinejax.tools.hub.upload import checked_name, is_data_set, is_model, push_files
-from vinejax.training.export import export_policy
+from vinejax.training.export import export_run
 
 
 def export_and_push(
@@ -41,7 +41,7 @@ def export_and_push(
         if importlib.util.find_spec("matplotlib") is None:
             raise UserError("--push draws the curves with matplotlib: pip install 'vinejax[hub]'")
         name = checked_name(repository)
-    folder, source = export_policy(cfg, path, policy)
+    folder, source = export_run(cfg, path, policy)
     if is_writer():
         facts = write_card(resolved_folder(path), folder, name, iteration_of(source) or 0)
         with local_files(folder) as files:
