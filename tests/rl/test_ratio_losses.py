@@ -14,6 +14,7 @@ from vinejax.rl import ratio_losses as losses
 from vinejax.rl.losses import is_clipped, ppo_clip
 
 MASK = np.array([[1, 1, 1, 0], [1, 1, 1, 1]], bool)
+IDS = np.ones(MASK.shape, np.int32)  # one solution per row
 OLD = np.array([[-1, -0.5, -2, 0], [-0.25, -1.5, -1, -0.75]], np.float32)
 NOW = OLD + np.array([[0.1, -0.2, 0.4, 0], [-0.3, 0.05, 0.2, -0.6]], np.float32)
 GOOD_AND_BAD = np.array([[1.5] * 4, [-0.5] * 4], np.float32)
@@ -21,7 +22,7 @@ GOOD_AND_BAD = np.array([[1.5] * 4, [-0.5] * 4], np.float32)
 # verl 0.9.1's functions (core_algos.py) on these arrays, with its own mean: loss and gradient.
 VERL: dict[str, tuple[Callable[[Any], jax.Array], str, float, list[list[float]]]] = {
     "gspo": (
-        lambda x: losses.gspo(x, OLD, GOOD_AND_BAD, MASK, (0.05, 0.15)),
+        lambda x: losses.gspo(x, OLD, GOOD_AND_BAD, MASK, (0.05, 0.15), IDS),
         *("sequence", -0.591378),
         [[-0.276293, -0.276293, -0.276293, 0.0], [0.0, 0.0, 0.0, 0.0]],
     ),
@@ -46,8 +47,7 @@ VERL: dict[str, tuple[Callable[[Any], jax.Array], str, float, list[list[float]]]
 @pytest.mark.parametrize("name", VERL)
 def test_the_authors_vectors(name: str):
     loss, reduction, expected, gradient = VERL[name]
-    ids = jnp.ones(MASK.shape, jnp.int32)
-    weights = token_weights(jnp.asarray(MASK), ids, reduction)
+    weights = token_weights(jnp.asarray(MASK), jnp.asarray(IDS), reduction)
 
     def total(x: jax.Array) -> jax.Array:
         return jnp.sum(weights * jnp.where(MASK, loss(x), 0.0))
@@ -80,14 +80,14 @@ def test_step_credit_keeps_each_tokens_own_advantage():
     advantages = np.array([[3.0, -1.0, 0.5, 9.0], [0.0, 2.0, -2.0, 1.0]], np.float32)
     mean = [math.exp(np.mean((NOW - OLD)[row][MASK[row]])) for row in range(2)]
     factor = np.repeat(np.array(mean)[:, None], 4, 1)
-    gspo = jax.grad(lambda x: losses.gspo(x, OLD, advantages, MASK, (9.0, 9.0)).sum())(NOW)
+    gspo = jax.grad(lambda x: losses.gspo(x, OLD, advantages, MASK, (9.0, 9.0), IDS).sum())(NOW)
     np.testing.assert_allclose(gspo[MASK], (-advantages * factor)[MASK], rtol=1e-5)
 
 
 def test_solutions_of_one_row_are_as_in_rows_of_their_own():
     ids = np.where(MASK, [[1], [2]], 3).reshape(1, -1)
     now, old, advantages, mask = (x.reshape(1, -1) for x in (NOW, OLD, GOOD_AND_BAD, MASK))
-    apart = np.asarray(losses.gspo(NOW, OLD, GOOD_AND_BAD, MASK, (0.05, 0.3)))
+    apart = np.asarray(losses.gspo(NOW, OLD, GOOD_AND_BAD, MASK, (0.05, 0.3), IDS))
     in_one_row = losses.gspo(now, old, advantages, mask, clip=(0.05, 0.3), segment_ids=ids)
     in_one_row = np.asarray(in_one_row).reshape(MASK.shape)
     np.testing.assert_allclose(in_one_row[MASK], apart[MASK], rtol=1e-6)
@@ -96,7 +96,8 @@ def test_solutions_of_one_row_are_as_in_rows_of_their_own():
 def named_loss(name: str, logprobs: Any, old: Any, advantages: Any, mask: Any) -> jax.Array:
     """The loss of this name, with bounds that suit it; GSPO alone reads the mask."""
     if name == "gspo":
-        return losses.gspo(logprobs, old, advantages, mask, clip=(0.1, 0.1))
+        ids = np.ones(mask.shape, np.int32)
+        return losses.gspo(logprobs, old, advantages, mask, (0.1, 0.1), ids)
     if name == "cispo":
         return losses.cispo(logprobs, old, advantages, clip=(1.0, 4.0))
     return losses.sapo(logprobs, old, advantages, tau=(1.0, 1.05))

@@ -82,7 +82,7 @@ def test_opmd_of_solutions_that_share_rows():
     # One solution per row.
     logprobs, old, advantages = rng.normal(-1, 0.5, (3, 4, 6)).astype(np.float32)
     mask = np.arange(6) < np.array([6, 1, 0, 4])[:, None]
-    expected = opmd(logprobs, old, advantages, mask, tau=0.7)
+    expected = opmd(logprobs, old, advantages, mask, 0.7, np.ones((4, 6), np.int32))
     found = opmd(
         logprobs.reshape(2, 12),
         old.reshape(2, 12),

@@ -146,7 +146,7 @@ def opmd(
     advantages: Real[Array, "B T"],
     mask: Bool[Array, "B T"],
     tau: ScalarLike,
-    segment_ids: Int[Array, "B T"] | None = None,
+    segment_ids: Int[Array, "B T"],
 ) -> Float32[Array, "B T"]:
     """Online policy mirror descent: REINFORCE with a penalty on leaving the sampling policy.
 
@@ -161,7 +161,6 @@ def opmd(
       mask: bool [B, T], the tokens of solutions.
       tau: τ; 0 gives `reinforce`.
       segment_ids: int [B, T], the number, within its row, of the solution that a token belongs to.
-        None: each row holds one solution.
 
     Returns:
       float32 [B, T], 0 outside the mask.

@@ -26,7 +26,7 @@ Pair = Sequence[ScalarLike]
 
 @jax.jit
 def shared_mean(
-    x: PerToken, mask: Bool[Array, "B T"], segment_ids: Int[Array, "B T"] | None = None
+    x: PerToken, mask: Bool[Array, "B T"], segment_ids: Int[Array, "B T"]
 ) -> Float32[Array, "B T"]:
     """For each token, the mean of x over the solution that the token belongs to.
 
@@ -43,7 +43,7 @@ def gspo(
     advantages: PerToken,
     mask: Bool[Array, "B T"],
     clip: Pair,
-    segment_ids: Int[Array, "B T"] | None = None,
+    segment_ids: Int[Array, "B T"],
 ) -> Float32[Array, "B T"]:
     """Group sequence policy optimisation: all tokens of a solution have the same ratio.
 

@@ -43,25 +43,15 @@ def segment_totals(x: Shaped[Array, "B T"], segment_ids: Int[Array, "B T"]) -> S
 
 @jax.jit
 def masked_segment_totals(
-    x: Shaped[Array, "B T"],
-    mask: Bool[Array, "B T"],
-    segment_ids: Int[Array, "B T"] | None = None,
+    x: Shaped[Array, "B T"], mask: Bool[Array, "B T"], segment_ids: Int[Array, "B T"]
 ) -> Float32[Array, "B T"]:
-    """For each position, Σ x over the positions of its segment at which `mask` is True.
-
-    Without `segment_ids` each row is one segment.
-    """
-    x = jnp.where(mask, jnp.float32(x), 0.0)
-    if segment_ids is None:
-        return jnp.broadcast_to(jnp.sum(x, axis=1, keepdims=True), x.shape)
-    return segment_totals(x, segment_ids)
+    """For each position, Σ x over the positions of its segment at which `mask` is True."""
+    return segment_totals(jnp.where(mask, jnp.float32(x), 0.0), segment_ids)
 
 
 @jax.jit
 def masked_segment_means(
-    x: Shaped[Array, "B T"],
-    mask: Bool[Array, "B T"],
-    segment_ids: Int[Array, "B T"] | None = None,
+    x: Shaped[Array, "B T"], mask: Bool[Array, "B T"], segment_ids: Int[Array, "B T"]
 ) -> Float32[Array, "B T"]:
     """Mean of x over the positions that `masked_segment_totals` sums; 0 if there are none."""
     count = masked_segment_totals(mask, mask, segment_ids)

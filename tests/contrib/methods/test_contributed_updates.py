@@ -46,7 +46,7 @@ def test_opmd_equals_the_loop():
     logprobs, old, advantages = rng.normal(-1, 0.5, (3, 4, 6))
     mask = np.arange(6) < np.array([6, 1, 0, 4])[:, None]
     nan_off = [np.where(mask, x, np.nan) for x in (logprobs, old, advantages)]
-    found = np.asarray(opmd(*nan_off, mask, 0.7))
+    found = np.asarray(opmd(*nan_off, mask, 0.7, np.ones((4, 6), np.int32)))
     assert not found[~mask].any()
     for b in range(4):
         at = mask[b]
