@@ -12,12 +12,11 @@ docs/tasks.md lists the forms of answers that 'strict' reads.
 import functools
 
 from vinejax.grading.extract import Style, extract_answer
-from vinejax.grading.pool.grader import Grader, GraderStats, Verdict
+from vinejax.grading.pool.grader import Grader, Verdict
 from vinejax.grading.pool.jobs import Mode
 
 __all__ = [
     "Grader",
-    "GraderStats",
     "Verdict",
     "extract_answer",
     "grade",

@@ -57,7 +57,6 @@ class GraderStats:
     """Counts since a grader was made; `pairs`, `timeouts` and `errors` count repeated pairs too."""
 
     pairs: int = 0
-    cheap: int = 0
     compared: int = 0  # pairs that workers compared
     timeouts: int = 0
     errors: int = 0
@@ -217,10 +216,7 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
             self._verdicts.move_to_end(job)
             return self._verdicts[job]
         correct = cheap_verdict(job)
-        if correct is None:
-            return None
-        self.stats.cheap += 1
-        return Verdict(correct)
+        return None if correct is None else Verdict(correct)
 
     def _compare(self, jobs: list[Job]) -> dict[Job, Verdict]:
         """Gives distinct jobs to the workers and returns their verdicts."""
