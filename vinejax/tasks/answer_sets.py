@@ -6,7 +6,7 @@ can thus be tested.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,27 @@ from vinejax import grading
 from vinejax.core.errors import ConfigError, DataError
 from vinejax.core.types import Problem
 from vinejax.grading.extract import MARKER, Style
-from vinejax.tasks.base import AnswerTask, Split
+from vinejax.tasks.base import ReferenceTask, Split
 from vinejax.tasks.files import is_file, read_file
 from vinejax.tasks.read_rows import problems_of, read_split
 
 DOLLAR = re.compile(r"(?<!\\)\$")
 # The beginning of an answer after '####'; headings such as '1. First' do not match.
 MARKED = re.compile(r"(?!\d+[.)] )[-+−±$€£¥¢\\\d]|\.\d")
+
+
+class AnswerTask(ReferenceTask):
+    """The base of tasks with bare answers; all grading modes compare the results of `answer`."""
+
+    def answer(self, text: str) -> str | None:
+        return grading.extract_answer(text, style=style_of(text))
+
+    def gold(self, problem: Problem) -> str | None:
+        return problem.answer
+
+    def rewards(self, items: Sequence[tuple[Problem, str]], grader: grading.Grader) -> list[float]:
+        """The rewards of `items`, in order; their answers are compared in the grader's mode."""
+        return self._graded(items, grader)
 
 
 class AnswerSet(AnswerTask):
@@ -66,12 +80,6 @@ class AnswerSet(AnswerTask):
     def solution(self, problem: Problem) -> str:
         """The answer in a box; no run trains on it, as there is no train split."""
         return f"\nThe answer is $\\boxed{{{DOLLAR.sub('', problem.answer)}}}$."
-
-    def answer(self, text: str) -> str | None:
-        return grading.extract_answer(text, style=style_of(text))
-
-    def gold(self, problem: Problem) -> str | None:
-        return problem.answer
 
 
 def style_of(response: str) -> Style:

@@ -244,14 +244,6 @@ class ReferenceTask(abc.ABC):
         return [float(verdict.correct) for verdict in grader.grade_many(pairs)]
 
 
-class AnswerTask(ReferenceTask):
-    """The base of tasks that extract a response's answer with `answer` in all grading modes."""
-
-    def rewards(self, items: Sequence[tuple[Problem, str]], grader: Grader) -> list[float]:
-        """The rewards of `items`, in order; their answers are compared in the grader's mode."""
-        return self._graded(items, grader)
-
-
 def load_task(data: DataConfig) -> Task:
     """The task of `data.task`: `make(data)` of the module with that name, built in or the user's.
 

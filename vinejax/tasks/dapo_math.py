@@ -25,7 +25,7 @@ from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
 from vinejax.grading.extract import after_thinking
 from vinejax.runtime.distributed import is_writer
-from vinejax.tasks.base import AnswerTask
+from vinejax.tasks.answer_sets import AnswerTask
 from vinejax.tasks.table import ContextQuestion, RowTask, answer_of, chat_of
 
 HUB_NAME = "BytedTsinghua-SIA/DAPO-Math-17k"
@@ -82,9 +82,6 @@ class DAPOMath(RowTask, AnswerTask):
             if re.search(r"\w", answer):
                 return answer
         return None
-
-    def gold(self, problem: Problem) -> str | None:
-        return problem.answer
 
 
 def pair_of(row: dict[str, Any]) -> tuple[str, str]:

@@ -19,14 +19,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from vinejax import grading
 from vinejax.core.errors import ConfigError, DataError
 from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
 from vinejax.runtime.distributed import is_writer
-from vinejax.tasks.answer_sets import style_of
+from vinejax.tasks.answer_sets import AnswerTask
 from vinejax.tasks.answers import bare_answer, written
-from vinejax.tasks.base import COLUMN_FIELDS, AnswerTask, Split, check_template
+from vinejax.tasks.base import COLUMN_FIELDS, Split, check_template
 from vinejax.tasks.files import FileRows, is_file, read_file
 from vinejax.tasks.read_rows import has_split, problems_of, read_split
 from vinejax.tasks.splits import Distinct, HeldOut
@@ -176,9 +175,6 @@ class Table(RowTask, AnswerTask):
     def solution(self, problem: Problem) -> str:
         """The worked solution of the row; raises ConfigError without `data.solution`."""
         return self._worked(problem, answer_of)
-
-    def answer(self, text: str) -> str | None:
-        return grading.extract_answer(text, style=style_of(text))
 
     def gold(self, problem: Problem) -> str | None:
         """The row's answer, reduced by `bare_answer`; None if the result is empty."""
