@@ -100,12 +100,8 @@ class Topology:
 
     @property
     def chips(self) -> int:
+        """The number of chips, each of which is one jax device, also with two cores (v4, v5p)."""
         return math.prod(self.shape)
-
-    @property
-    def devices(self) -> int:
-        """The number of jax devices at run time. A v4 or v5p chip with two cores is one device."""
-        return self.chips
 
     @property
     def is_tpu(self) -> bool:
@@ -191,7 +187,7 @@ def match_topology(device_kind: str, num_devices: int, names: Iterable[str]) -> 
     """
     for topology in map(parse_topology, names):
         patterns = KINDS[topology.kind].device_kinds
-        if topology.devices == num_devices and any(
+        if topology.chips == num_devices and any(
             fnmatch.fnmatchcase(device_kind, pattern) for pattern in patterns
         ):
             return topology.name

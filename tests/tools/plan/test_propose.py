@@ -105,7 +105,7 @@ def test_a_small_chip_has_a_small_microbatch_and_pool(tmp_path: Path):
 def test_a_plan_is_in_the_dtype_of_the_absent_devices():
     """The CPU's compute dtype is float32 by default, in which Rho-1B does not fit 4 GiB."""
     for name, dtype in (("cpu:8", "float32"), ("v6e:1x1", "bfloat16"), ("h200:1", "bfloat16")):
-        rows = {name: TopologyConfig(data=parse_topology(name).devices)}
+        rows = {name: TopologyConfig(data=parse_topology(name).chips)}
         cfg = dataclasses.replace(config("rho1b_math"), meshes=rows, topology=name)
         assert open_case(cfg).model.compute.dtype == dtype
     with refuses("topology"):

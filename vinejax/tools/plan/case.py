@@ -109,10 +109,10 @@ def with_full_mesh(cfg: Config, topology: Topology) -> Config:
     """
     sizes = {name: getattr(cfg.mesh, name) for name in AXES}
     fixed_sizes = math.prod(size for size in sizes.values() if size != -1)
-    sizes = {n: max(topology.devices // fixed_sizes, 1) if x == -1 else x for n, x in sizes.items()}
-    if math.prod(sizes.values()) != topology.devices:
+    sizes = {n: max(topology.chips // fixed_sizes, 1) if x == -1 else x for n, x in sizes.items()}
+    if math.prod(sizes.values()) != topology.chips:
         product = " x ".join(f"{name}={size}" for name, size in sizes.items())
-        message = f"{product} must multiply to the {topology.devices} chips of {topology.name}"
+        message = f"{product} must multiply to the {topology.chips} chips of {topology.name}"
         raise ConfigError(f"meshes.{topology.name}" if cfg.meshes else "mesh", message)
     return dataclasses.replace(cfg, mesh=dataclasses.replace(cfg.mesh, **sizes))
 

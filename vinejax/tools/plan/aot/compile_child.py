@@ -43,7 +43,7 @@ def devices_of(case: Case) -> list[Any]:
     if case.platform == "gpu":
         gpu_target.assume_cudnn(topology.kind)
         return gpu_target.gpu_devices(topology)
-    jax.config.update("jax_num_cpu_devices", topology.devices)
+    jax.config.update("jax_num_cpu_devices", topology.chips)
     return jax.devices("cpu")
 
 
