@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vinejax.rl.losses import opmd
 from vinejax.rl.segments import (
     count_segments,
     masked_segment_means,
@@ -75,20 +74,3 @@ def test_a_segment_is_divided_in_order():
         count = len(chosen)
         np.testing.assert_array_equal(chosen, [8 * i // count for i in range(count)])
     np.testing.assert_array_equal(np.bincount(found[1][mask[1]]), [2] * 8)
-
-
-def test_opmd_of_solutions_that_share_rows():
-    rng = np.random.default_rng(0)
-    # One solution per row.
-    logprobs, old, advantages = rng.normal(-1, 0.5, (3, 4, 6)).astype(np.float32)
-    mask = np.arange(6) < np.array([6, 1, 0, 4])[:, None]
-    expected = opmd(logprobs, old, advantages, mask, 0.7, np.ones((4, 6), np.int32))
-    found = opmd(
-        logprobs.reshape(2, 12),
-        old.reshape(2, 12),
-        advantages.reshape(2, 12),
-        mask.reshape(2, 12),
-        tau=0.7,
-        segment_ids=np.repeat([[1, 2], [1, 2]], 6, axis=1),
-    )
-    np.testing.assert_allclose(np.asarray(found).reshape(4, 6), expected, rtol=1e-5, atol=1e-6)

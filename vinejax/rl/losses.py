@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float32, Int, Real, ScalarLike
+from jaxtyping import Array, Bool, Float32, Real, ScalarLike
 
 from vinejax.core.arguments import library
-from vinejax.rl.segments import masked_segment_totals
 
 EXP_LIMIT = 40.0  # nats; float32 can still hold (e^40)², which the norm of a gradient contains
 
@@ -137,40 +136,6 @@ def reinforce(
     Source: AsymRE, https://arxiv.org/abs/2506.20520, with A = r - (mean r + δV), δV < 0.
     """
     return -jnp.float32(advantages) * jnp.float32(logprobs)
-
-
-@jax.jit
-def opmd(
-    logprobs: Real[Array, "B T"],
-    old_logprobs: Real[Array, "B T"],
-    advantages: Real[Array, "B T"],
-    mask: Bool[Array, "B T"],
-    tau: ScalarLike,
-    segment_ids: Int[Array, "B T"],
-) -> Float32[Array, "B T"]:
-    """Online policy mirror descent: REINFORCE with a penalty on leaving the sampling policy.
-
-        Σ_t L_t = -A·logπ(y) + τ/2·(logπ(y) - logπ_old(y))²    logπ(y) = Σ_t logπ_t
-
-    With d_t = logπ_t - logπ_old_t the square is (Σ d)², of which token t gets the part d_t·Σ d.
-
-    Args:
-      logprobs: [B, T], log-probability of each token under the current policy, in nats.
-      old_logprobs: [B, T], the same under the policy that sampled it.
-      advantages: [B, T], the advantage of the solution, repeated for each of its tokens.
-      mask: bool [B, T], the tokens of solutions.
-      tau: τ; 0 gives `reinforce`.
-      segment_ids: int [B, T], the number, within its row, of the solution that a token belongs to.
-
-    Returns:
-      float32 [B, T], 0 outside the mask.
-
-    Source: Kimi k1.5, https://arxiv.org/abs/2501.12599, section 2.3.2, with A = r - mean r.
-    """
-    logprobs = jnp.where(mask, jnp.float32(logprobs), 0.0)
-    difference = logprobs - jnp.where(mask, jnp.float32(old_logprobs), 0.0)
-    shares = difference * masked_segment_totals(difference, mask, segment_ids)
-    return jnp.where(mask, reinforce(logprobs, advantages) + 0.5 * tau * shares, 0.0)
 
 
 @jax.jit

@@ -1,8 +1,9 @@
 """Policy losses that bound the probability ratio in other ways than PPO's clip.
 
 Each is a loss per token, float32 [B, T], to be minimised. Log-probabilities and advantages are
-those of `rl.losses.ppo_clip`, `clip` is its pair (ε_low, ε_high), and `mask` and `segment_ids` are
-those of `rl.losses.opmd`. ρ_t is the `probability_ratio` of token t.
+those of `rl.losses.ppo_clip`, and `clip` is its pair (ε_low, ε_high). `mask` has the tokens of
+solutions, and `segment_ids`, int [B, T], the number, within its row, of the solution that a token
+belongs to. ρ_t is the `probability_ratio` of token t.
 
 GSPO is published as a loss of whole solutions with one advantage each. Here the loss of a token is
 its own advantage times the solution's ratio, whose gradient goes through the token's own
@@ -18,7 +19,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float32, Int, Real, ScalarLike
 
 from vinejax.rl.losses import ppo_clip, probability_ratio, reinforce
-from vinejax.rl.segments import masked_segment_means
+from vinejax.rl.segments import segment_totals
 
 PerToken = Real[Array, "B T"]
 Pair = Sequence[ScalarLike]
@@ -33,7 +34,9 @@ def shared_mean(
     The result has the value of the mean but, at each token, the gradient of the token's own x.
     """
     x = jnp.where(mask, jnp.float32(x), 0.0)
-    return x + lax.stop_gradient(masked_segment_means(x, mask, segment_ids) - x)
+    count = segment_totals(mask.astype(jnp.float32), segment_ids)
+    mean = segment_totals(x, segment_ids) / jnp.maximum(count, 1.0)
+    return x + lax.stop_gradient(mean - x)
 
 
 @jax.jit

@@ -7,7 +7,7 @@ between the segments of a row.
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float32, Int, Shaped
+from jaxtyping import Array, Bool, Int, Shaped
 
 
 @jax.jit(static_argnames="reverse")
@@ -39,23 +39,6 @@ def segment_totals(x: Shaped[Array, "B T"], segment_ids: Int[Array, "B T"]) -> S
     """Σ x over the segment that each position belongs to, in the dtype of `x`."""
     onwards = running_sums(x, segment_ids, reverse=True)
     return running_sums(x, segment_ids) + onwards - x
-
-
-@jax.jit
-def masked_segment_totals(
-    x: Shaped[Array, "B T"], mask: Bool[Array, "B T"], segment_ids: Int[Array, "B T"]
-) -> Float32[Array, "B T"]:
-    """For each position, Σ x over the positions of its segment at which `mask` is True."""
-    return segment_totals(jnp.where(mask, jnp.float32(x), 0.0), segment_ids)
-
-
-@jax.jit
-def masked_segment_means(
-    x: Shaped[Array, "B T"], mask: Bool[Array, "B T"], segment_ids: Int[Array, "B T"]
-) -> Float32[Array, "B T"]:
-    """Mean of x over the positions that `masked_segment_totals` sums; 0 if there are none."""
-    count = masked_segment_totals(mask, mask, segment_ids)
-    return masked_segment_totals(x, mask, segment_ids) / jnp.maximum(count, 1.0)
 
 
 @jax.jit

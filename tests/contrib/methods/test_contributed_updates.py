@@ -7,13 +7,13 @@ from helpers import loop_cases as cases
 from helpers import method_cases as methods
 from helpers.applied import applied, policy_objective
 
+from vinejax.contrib.methods.equations.sequence_losses import opmd
 from vinejax.contrib.names import METHODS
 from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
 from vinejax.learner.batch import collate, step_layout
 from vinejax.methods.known import find_method
 from vinejax.rl.advantages import group_advantages
-from vinejax.rl.losses import opmd
 
 # `popri` has the update of the core's `dpo_positive`.
 POLICY_GRADIENTS = [name for name in METHODS if find_method(name).is_policy_gradient]

@@ -1,10 +1,10 @@
-"""The loss of whole steps, compared with a formula by hand and in packed rows."""
+"""Losses of whole steps and solutions, compared with formulas by hand and in packed rows."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vinejax.contrib.methods.equations.sequence_losses import advantage_regression
+from vinejax.contrib.methods.equations.sequence_losses import advantage_regression, opmd
 
 # Two rows; steps of 2 and 3 tokens in the first, with a token off the mask between, and of 1 and 4.
 IDS = jnp.array([[1, 1, 2, 3, 3, 3, 0], [4, 5, 5, 5, 5, 0, 0]])
@@ -71,3 +71,23 @@ def test_steps_of_packed_rows_equal_a_loop():
         assert not np.asarray(off).any()
         np.testing.assert_allclose(found, expected, rtol=1e-5)
         np.testing.assert_allclose(gradient, true, atol=1e-5)
+
+
+# --- opmd
+
+
+def test_opmd_of_solutions_that_share_rows():
+    rng = np.random.default_rng(0)
+    # One solution per row.
+    logprobs, old, advantages = rng.normal(-1, 0.5, (3, 4, 6)).astype(np.float32)
+    mask = np.arange(6) < np.array([6, 1, 0, 4])[:, None]
+    expected = opmd(logprobs, old, advantages, mask, 0.7, np.ones((4, 6), np.int32))
+    found = opmd(
+        logprobs.reshape(2, 12),
+        old.reshape(2, 12),
+        advantages.reshape(2, 12),
+        mask.reshape(2, 12),
+        tau=0.7,
+        segment_ids=np.repeat([[1, 2], [1, 2]], 6, axis=1),
+    )
+    np.testing.assert_allclose(np.asarray(found).reshape(4, 6), expected, rtol=1e-5, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Losses that are defined for whole steps, divided among the tokens of the step.
+"""Losses that are defined for whole steps or solutions, divided among their tokens.
 
 As in `rl/losses.py`, the learner takes the means. Rows may hold several solutions (packing).
 """
@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Int, Real, ScalarLike
 
+from vinejax.rl.losses import reinforce
 from vinejax.rl.segments import segment_totals
 
 
@@ -42,3 +43,37 @@ def advantage_regression(
     tokens = jnp.maximum(segment_totals(mask.astype(jnp.int32), segment_ids), 1)
     total = segment_totals(moved, segment_ids)
     return moved * (0.5 * total - target) + jnp.where(mask, 0.5 * target**2 / tokens, 0.0)
+
+
+@jax.jit
+def opmd(
+    logprobs: Real[Array, "B T"],
+    old_logprobs: Real[Array, "B T"],
+    advantages: Real[Array, "B T"],
+    mask: Bool[Array, "B T"],
+    tau: ScalarLike,
+    segment_ids: Int[Array, "B T"],
+) -> Float32[Array, "B T"]:
+    """Online policy mirror descent: REINFORCE with a penalty on leaving the sampling policy.
+
+        Σ_t L_t = -A·logπ(y) + τ/2·(logπ(y) - logπ_old(y))²    logπ(y) = Σ_t logπ_t
+
+    With d_t = logπ_t - logπ_old_t the square is (Σ d)², of which token t gets the part d_t·Σ d.
+
+    Args:
+      logprobs: [B, T], log-probability of each token under the current policy, in nats.
+      old_logprobs: [B, T], the same under the policy that sampled it.
+      advantages: [B, T], the advantage of the solution, repeated for each of its tokens.
+      mask: bool [B, T], the tokens of solutions.
+      tau: τ; 0 gives `reinforce`.
+      segment_ids: int [B, T], the number, within its row, of the solution that a token belongs to.
+
+    Returns:
+      float32 [B, T], 0 outside the mask.
+
+    Source: Kimi k1.5, https://arxiv.org/abs/2501.12599, section 2.3.2, with A = r - mean r.
+    """
+    logprobs = jnp.where(mask, jnp.float32(logprobs), 0.0)
+    difference = logprobs - jnp.where(mask, jnp.float32(old_logprobs), 0.0)
+    shares = difference * segment_totals(difference, segment_ids)
+    return jnp.where(mask, reinforce(logprobs, advantages) + 0.5 * tau * shares, 0.0)
