@@ -57,24 +57,6 @@ def test_the_authors_vectors(name: str):
     np.testing.assert_allclose(grad, gradient, atol=2e-6)
 
 
-def test_a_clip_with_a_gradient_has_that_of_its_upper_bound():
-    """The value of the loss is that of PPO."""
-    clip = (0.2, 0.3)
-
-    def two_losses(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        plain = ppo_clip(x, OLD, GOOD_AND_BAD, clip).sum()
-        return plain, losses.clip_with_gradient(x, OLD, GOOD_AND_BAD, clip).sum()
-
-    plain, value = jax.jit(two_losses)(NOW)
-    slope, grad = jax.jit(jax.jacrev(two_losses))(NOW)
-    np.testing.assert_allclose(value, plain, rtol=1e-6)
-    risen = (NOW - OLD > math.log(1.3)) & (GOOD_AND_BAD > 0)
-    fallen = (NOW - OLD < math.log(0.8)) & (GOOD_AND_BAD < 0)
-    assert risen.sum() == 1 and fallen.sum() == 2
-    np.testing.assert_allclose(grad, np.where(risen, -1.5 * 1.3, slope), rtol=1e-6)
-    assert not np.asarray(grad)[fallen].any()
-
-
 def test_step_credit_keeps_each_tokens_own_advantage():
     """GSPO has one ratio per solution; a loss of whole solutions would average the advantages."""
     advantages = np.array([[3.0, -1.0, 0.5, 9.0], [0.0, 2.0, -2.0, 1.0]], np.float32)

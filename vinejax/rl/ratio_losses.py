@@ -77,27 +77,6 @@ def cispo(
 
 
 @jax.jit
-def clip_with_gradient(
-    logprobs: PerToken, old_logprobs: PerToken, advantages: PerToken, clip: Pair
-) -> Float32[Array, "B T"]:
-    """PPO's clipped loss with a gradient also at the upper bound.
-
-        L_t = max(-A_t·ρ_t, -A_t·clip(ρ_t, 1 - ε_low, (1 + ε_high)·ρ_t / sg[ρ_t]))
-
-    The loss has PPO's value. Where A_t > 0, a token whose ratio is above the bound has the gradient
-    of a token at the bound.
-
-    Source: AEPO, https://arxiv.org/abs/2510.14545; its code's policy loss.
-    """
-    low, high = jnp.float32(clip)
-    advantages = jnp.float32(advantages)
-    ratio = probability_ratio(logprobs, old_logprobs)
-    bound = (1 + high) * jnp.exp(logprobs - lax.stop_gradient(jnp.float32(logprobs)))
-    bounded = jnp.where(ratio > 1 + high, bound, jnp.maximum(ratio, 1 - low))
-    return jnp.maximum(-advantages * ratio, -advantages * bounded)
-
-
-@jax.jit
 def sapo(
     logprobs: PerToken, old_logprobs: PerToken, advantages: PerToken, tau: Pair
 ) -> Float32[Array, "B T"]:

@@ -1,16 +1,19 @@
 """Weights by entropy, compared with the papers' formulas by hand and in loops."""
 
 import itertools
+import math
 
 import jax
 import numpy as np
 
 from vinejax.contrib.methods.equations.entropy_weights import (
+    clip_with_gradient,
     entropy_clip,
     relative_entropy,
     token_group_advantages,
     uncertain_advantages,
 )
+from vinejax.rl.losses import ppo_clip
 
 # --- HAPO
 
@@ -94,3 +97,24 @@ def test_advantages_grow_with_entropy():
     same = uncertain_advantages(advantages, np.ones((2, 3), np.float32), mask, 0.2)
     assert (same == np.where(mask, advantages, 0)).all()
     assert not uncertain_advantages(advantages, entropy, np.zeros((2, 3), bool), 0.2).any()
+
+
+def test_a_clip_with_a_gradient_has_that_of_its_upper_bound():
+    """The value of the loss is that of PPO."""
+    clip = (0.2, 0.3)
+    old = np.array([[-1, -0.5, -2, -1], [-0.25, -1.5, -1, -0.75]], np.float32)
+    now = old + np.array([[0.1, -0.2, 0.4, 0], [-0.3, 0.05, 0.2, -0.6]], np.float32)
+    advantages = np.array([[1.5] * 4, [-0.5] * 4], np.float32)
+
+    def two_losses(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        plain = ppo_clip(x, old, advantages, clip).sum()
+        return plain, clip_with_gradient(x, old, advantages, clip).sum()
+
+    plain, value = jax.jit(two_losses)(now)
+    slope, grad = jax.jit(jax.jacrev(two_losses))(now)
+    np.testing.assert_allclose(value, plain, rtol=1e-6)
+    risen = (now - old > math.log(1.3)) & (advantages > 0)
+    fallen = (now - old < math.log(0.8)) & (advantages < 0)
+    assert risen.sum() == 1 and fallen.sum() == 2
+    np.testing.assert_allclose(grad, np.where(risen, -1.5 * 1.3, slope), rtol=1e-6)
+    assert not np.asarray(grad)[fallen].any()

@@ -21,7 +21,10 @@ import jax
 import numpy as np
 
 from vinejax.contrib.methods.branching import branching_solutions
-from vinejax.contrib.methods.equations.entropy_weights import uncertain_advantages
+from vinejax.contrib.methods.equations.entropy_weights import (
+    clip_with_gradient,
+    uncertain_advantages,
+)
 from vinejax.contrib.methods.hapo import Entropies
 from vinejax.contrib.methods.sampling.turn_trees import TurnGrowth, TurnPlace
 from vinejax.contrib.methods.settings import AEPOConfig
@@ -31,7 +34,6 @@ from vinejax.credit.assign import Credit, against_group
 from vinejax.learner.policy import PolicyLoss, PolicyObjective
 from vinejax.methods.base import OF_GROUPS, OF_RETURNS, Method
 from vinejax.rl.losses import is_clipped
-from vinejax.rl.ratio_losses import clip_with_gradient
 
 
 def share_from_prompt(root: float, tools: float, beta: float) -> float:
@@ -83,7 +85,7 @@ def entropy_credit(rollout: Rollout, cfg: Config) -> Credit:
 
 
 def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """The loss of `rl.ratio_losses.clip_with_gradient`, which keeps a gradient above the clip."""
+    """The loss of `clip_with_gradient`, which keeps a gradient above the clip."""
     old, advantages, clip = batch.old_logprobs, batch.advantages, objective.clip
     return PolicyLoss(
         loss=clip_with_gradient(logprobs, old, advantages, clip),

@@ -1,9 +1,12 @@
-"""Advantages and clip bounds that depend on the entropy of the policy before each token."""
+"""Advantages and clip bounds by the entropy of the policy, and AEPO's clip with a gradient."""
+
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float32, Real
+from jax import lax
+from jaxtyping import Array, Bool, Float32, Real, ScalarLike
 
 from vinejax.rl.losses import probability_ratio
 
@@ -118,3 +121,27 @@ def uncertain_advantages(
     if len(h):
         by_token[mask] = advantages[mask] * (1 + weight * (h - h.mean()) / (std or 1.0))
     return by_token
+
+
+@jax.jit
+def clip_with_gradient(
+    logprobs: Real[Array, "B T"],
+    old_logprobs: Real[Array, "B T"],
+    advantages: Real[Array, "B T"],
+    clip: Sequence[ScalarLike],
+) -> Float32[Array, "B T"]:
+    """PPO's clipped loss with a gradient also at the upper bound.
+
+        L_t = max(-A_t·ρ_t, -A_t·clip(ρ_t, 1 - ε_low, (1 + ε_high)·ρ_t / sg[ρ_t]))
+
+    The loss has PPO's value. Where A_t > 0, a token whose ratio is above the bound has the gradient
+    of a token at the bound.
+
+    Source: AEPO, https://arxiv.org/abs/2510.14545; its code's policy loss.
+    """
+    low, high = jnp.float32(clip)
+    advantages = jnp.float32(advantages)
+    ratio = probability_ratio(logprobs, old_logprobs)
+    bound = (1 + high) * jnp.exp(logprobs - lax.stop_gradient(jnp.float32(logprobs)))
+    bounded = jnp.where(ratio > 1 + high, bound, jnp.maximum(ratio, 1 - low))
+    return jnp.maximum(-advantages * ratio, -advantages * bounded)
