@@ -27,8 +27,6 @@ class DataError(UserError):
     def __init__(self, file: str, line: int | None, message: str):
         """`line` counts from 1; None if the error concerns the whole file."""
         super().__init__(f"{file}: {message}" if line is None else f"{file}:{line}: {message}")
-        self.file = file
-        self.line = line
 
 
 class WorkdirError(UserError):
