@@ -150,7 +150,7 @@ Refusal = tuple[object, str, str]  # (whether the field is wrong, its dotted nam
 
 
 def _of_training(cfg: Config, method: Method) -> Iterator[Refusal]:
-    """Checks sampling and batches: yields (whether a field is wrong, its name, the message)."""
+    """Checks sampling and batches."""
     ppo, group = cfg.ppo, cfg.rollout.per_prompt
     yield (
         cfg.sample.temperature <= 0,
@@ -177,10 +177,7 @@ def _of_training(cfg: Config, method: Method) -> Iterator[Refusal]:
 
 
 def _of_loss(cfg: Config, method: Method) -> Iterator[Refusal]:
-    """Checks `ppo.loss` and the bounds of `ppo.correction`.
-
-    Yields (whether a field is wrong, its name, the message).
-    """
+    """Checks `ppo.loss` and the bounds of `ppo.correction`."""
     ppo = cfg.ppo
     has_own = ppo.loss != "method" and method.resolve(Config()).ppo.loss == "method"
     message = f"must be 'method' for method = {cfg.method!r}, which has a loss of its own"
@@ -191,7 +188,7 @@ def _of_loss(cfg: Config, method: Method) -> Iterator[Refusal]:
 
 
 def _of_labels(cfg: Config, method: Method) -> Iterator[Refusal]:
-    """Checks `credit.labels`; yields (whether it is wrong, its name, the message)."""
+    """Checks `credit.labels`."""
     applied, kind = method.resolve(cfg), cfg.credit.labels
     ppo, values = applied.ppo, applied.values
     needs = {
@@ -221,10 +218,7 @@ def _of_labels(cfg: Config, method: Method) -> Iterator[Refusal]:
 
 
 def _of_model(cfg: Config, method: Method) -> Iterator[Refusal]:
-    """Checks a new model's sizes, `profile` and `log.wandb`.
-
-    Yields (whether a field is wrong, its name, the message).
-    """
+    """Checks a new model's sizes, `profile` and `log.wandb`."""
     model = cfg.model
     is_missing = model.architecture and not Path(model.architecture).expanduser().is_file()
     yield is_missing, "model.architecture", "no such file"

@@ -120,10 +120,7 @@ def _guarded(field: str, name: str, function: Callable[..., Any]) -> Callable[..
 
 
 def _positions(result: Any, episode: Episode, *_: Any) -> list[int]:
-    """The result of a positions rule as a list.
-
-    Raises ValueError, whose message is what the result must be, if the result has a wrong form.
-    """
+    """The result of a positions rule as a list."""
     length = len(episode.response)
     numbers = _numbers(result, "iu")
     if numbers is None or any(a >= b for a, b in itertools.pairwise([-1, *numbers, length])):
@@ -134,10 +131,7 @@ def _positions(result: Any, episode: Episode, *_: Any) -> list[int]:
 
 
 def _counts(result: Any, wave: int, seen: allocation.Seen, *_: Any) -> list[int] | None:
-    """The result of an allocation rule as a list.
-
-    Raises ValueError, whose message is what the result must be, if the result has a wrong form.
-    """
+    """The result of an allocation rule as a list."""
     if result is None:
         return None
     numbers, states = _numbers(result, "iu"), len(seen.returns)
@@ -147,10 +141,7 @@ def _counts(result: Any, wave: int, seen: allocation.Seen, *_: Any) -> list[int]
 
 
 def _mask(result: Any, episode: Episode, *_: Any) -> np.ndarray:
-    """The result of a mask rule as bool[T].
-
-    Raises ValueError, whose message is what the result must be, if the result has a wrong form.
-    """
+    """The result of a mask rule as bool[T]."""
     numbers, length = _numbers(result, "b"), len(episode.response)
     if numbers is None or len(numbers) != length:
         raise ValueError(f"a bool for each of the response's {length} tokens")
@@ -171,7 +162,8 @@ def _numbers(result: Any, kinds: str) -> list[Any] | None:
     return array.tolist()
 
 
-# By field: the arguments of its rules, and a function that checks the result of a user's rule
+# By field: the arguments of its rules, and a function that checks the result of a user's rule. If
+# the form is wrong, this function raises ValueError, whose message is what the result must be.
 RESULTS: dict[str, tuple[tuple[str, ...], Callable[..., Any]]] = {
     "values.positions": (("episode", "text_of", "values"), _positions),
     "values.allocation": (("wave", "seen", "values"), _counts),

@@ -84,10 +84,7 @@ class Objective(abc.ABC):
         return self.model.ready(params)
 
     def weights(self, trained: Params, base: Params | None) -> Params:
-        """All weights of the model, which are `trained` if `base` is None.
-
-        Otherwise, `trained` are adapters, and the result is `base` with these adapters.
-        """
+        """All weights of the model: see `lora.weights_of`."""
         return weights_of(trained, base)
 
     def accepts(self, sums: Any) -> jax.Array | bool:

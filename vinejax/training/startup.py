@@ -147,10 +147,7 @@ def checked_parts(
 
 
 def fitted(cfg: Config, method: Method, mesh: Mesh, say: bool) -> Config:
-    """The configuration, with `ppo.minibatch` reduced if an iteration has fewer solutions.
-
-    With `say`, prints a line if it was reduced. `with_fitting_minibatch` says how far.
-    """
+    """The result of `with_fitting_minibatch`; with `say`, prints a line if it is another."""
     fitting = with_fitting_minibatch(cfg, method, num_shards(mesh))
     rows, as_set = fitting.ppo.minibatch, cfg.ppo.minibatch
     if rows != as_set and say:
@@ -369,10 +366,7 @@ def _say_shared(task: Task, problems: dict[Split, list[PromptedProblem]]) -> Non
 
 
 def _unreadable(graded: GradedTask, problems: list[Problem]) -> dict[str, str | None]:
-    """The correct answers, by problem id, that are None or that the grader cannot read.
-
-    They are in the order of `problems`. Hosts share the work of `GradedTask.unreadable`.
-    """
+    """The result of `GradedTask.unreadable`, in the order of `problems`; hosts share the work."""
     numbers = {problem.id: i for i, problem in enumerate(problems)}
     unreadable = graded.unreadable([problem for i, problem in enumerate(problems) if is_mine(i)])
     golds = shared_work({numbers[name]: gold for name, gold in unreadable.items()})
