@@ -4,9 +4,8 @@ import math
 import statistics
 from typing import NamedTuple
 
-from vinejax.records import formats
 from vinejax.records.read import Record
-from vinejax.tools.report import axes, curves
+from vinejax.tools.report import axes, curves, formats
 
 PHASES = ("rollout", "value", "score", "train")
 
