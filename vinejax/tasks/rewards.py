@@ -26,7 +26,7 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.plugins import (
@@ -48,17 +48,13 @@ from vinejax.core.settings import RewardConfig
 from vinejax.tasks.answers import bare_answer, written
 from vinejax.tasks.reward_forms import (
     Chat,
+    Problem,
     forwarded_names,
     is_batched,
     is_conversation,
     messages_of,
     parameters_of,
 )
-
-if TYPE_CHECKING:
-    from vinejax.core.types import Problem
-else:  # vinejax.core.types imports jax, which takes seconds; commands are checked without it
-    Problem = Any
 
 TASK = "task"  # name of the task's own reward
 NAMES_IN_FILES = ("reward", "compute_score")  # usual names of the function of a file
