@@ -10,7 +10,14 @@ import optax
 import pytest
 
 from vinejax.core.settings import OptimizerConfig
-from vinejax.learner.optimizer import learning_rate, make_optimizer, scale_by_factors
+from vinejax.learner.optimizer import (
+    duration_of,
+    lasting_optimizer,
+    learning_rate,
+    make_optimizer,
+    scale_by_factors,
+)
+from vinejax.runtime.compiles import num_compiles
 
 
 def stepping(optimizer: optax.GradientTransformation) -> Any:
@@ -35,7 +42,7 @@ def rates(
     cfg = OptimizerConfig(
         learning_rate=2e-3, warmup=warmup, warmup_fraction=fraction, schedule=schedule
     )
-    rate = jax.jit(jax.vmap(learning_rate(cfg, num_updates)))
+    rate = jax.jit(jax.vmap(learning_rate(cfg, duration_of(cfg, num_updates))))
     return np.asarray(rate(np.arange(num_updates))) / 2e-3
 
 
@@ -84,6 +91,25 @@ def test_a_decay_begins_after_a_long_warmup_and_ends_at_0():
 def test_short_runs_have_a_usable_schedule(warmup, num_updates, fraction):
     found = rates(warmup, num_updates, fraction)
     assert (found > 0).all() and (found <= 1).all() and found.max() > 0.5
+
+
+@pytest.mark.parametrize("warmup", ["log", "linear"])
+def test_one_program_makes_the_updates_of_trainings_of_any_length(warmup):
+    """Without decay of weights, equal gradients make AdamW's update the learning rate."""
+    cfg = OptimizerConfig(
+        learning_rate=0.1, warmup=warmup, warmup_fraction=0.3, weight_decay=0.0, max_grad_norm=9.0
+    )
+    optimizer, ones = lasting_optimizer(cfg), {"bias": np.ones(2, np.float32)}
+    step_of, fresh = jax.jit(optimizer.update), jax.jit(optimizer.init)(ones)
+    compiled = num_compiles()
+    for num_updates in (1, 2, 5, 9):
+        state, warm = fresh, max(1, math.ceil(0.3 * num_updates))
+        for n in range(1, num_updates + 1):
+            update, state = step_of(ones, state, ones, duration=duration_of(cfg, num_updates))
+            ramp = n / warm if warmup == "linear" else math.log(n + 1) / math.log(max(warm, 2))
+            rate = 0.1 * min(1.0, ramp, (num_updates - n + 1) / max(num_updates - warm, 1))
+            np.testing.assert_allclose(update["bias"], -rate, rtol=1e-4)
+    assert num_compiles() == compiled + 1
 
 
 def test_adamw_equals_a_loop():

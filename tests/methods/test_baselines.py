@@ -1,6 +1,8 @@
 """What PPO, RestEM and DPO-Positive need beyond the loop, and what a run has used."""
 
 import dataclasses
+import functools
+import itertools
 import math
 from typing import Any
 from unittest.mock import MagicMock
@@ -19,10 +21,12 @@ from vinejax.core.settings import Config, MeshConfig
 from vinejax.core.types import Episode, Problem, RunState, TrainState
 from vinejax.learner.batch import collate_groups, epochs_of
 from vinejax.learner.likelihood import Likelihood
+from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.packing import Passes
 from vinejax.learner.score import score, scores_of
 from vinejax.learner.update import gradients, num_accepted, update_step
 from vinejax.methods import dpo_positive, pairs, restem
+from vinejax.methods.known import METHODS
 from vinejax.methods.ppo import CriticObjective, Targets, critic_metrics, critic_values
 from vinejax.methods.settings import DPOConfig
 from vinejax.model.sharding import make_mesh
@@ -30,6 +34,7 @@ from vinejax.rl.advantages import group_advantages
 from vinejax.rl.losses import dpo_positive as dpo_loss
 from vinejax.rl.losses import reinforce
 from vinejax.rollout.draw import chunks, draw
+from vinejax.runtime.compiles import num_compiles
 from vinejax.session.budget import RunTotals, groups_left, num_updates
 from vinejax.session.iteration import Iteration
 
@@ -136,18 +141,63 @@ def test_a_climb_ends_where_validation_is_no_better():
     cases.assert_equal(state.params, start)
 
 
-def test_skipped_updates_of_restem_are_noted(monkeypatch: pytest.MonkeyPatch):
-    """All updates from a start that is not finite are skipped; training/health.py must know."""
-    monkeypatch.setattr(restem, "solve", lambda *_: MagicMock(rewards=np.ones((1, 1))))
-    monkeypatch.setattr(restem, "make_optimizer", lambda *_: SGD)
-    cfg = methods.config("restem", restem={"eval_every": 2}, ppo={"minibatch": 4})
+def mocked_iteration(cfg: Config, episodes: list[Episode]) -> MagicMock:
+    """An iteration that samples these episodes, and can be trained on."""
     parts = {"cfg": cfg, "session": MagicMock(), "log": MagicMock(), "spent": RunTotals()}
     iteration = MagicMock(spec=Iteration, number=0, metrics={}, **parts)
-    iteration.sample_train.return_value = [solution(f"p{i}", 1.0) for i in range(8)]
+    iteration.sample_train.return_value = episodes
+    iteration.train = functools.partial(Iteration.train, iteration)
     session = iteration.session
     session.model, session.base = cases.model(), None
     session.mesh = make_mesh(MeshConfig(fsdp=1))
-    session.fresh_params.return_value = jax.tree.map(
+    session.fresh_params.return_value = session.load_reference.return_value = cases.params()
+    return iteration
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["restem", "dpo_positive"])
+def test_other_numbers_and_lengths_of_solutions_compile_nothing(
+    name: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Rows of another length, and the optimizer for any number of updates, change no result."""
+    accuracies = itertools.count()
+    monkeypatch.setattr(restem, "solve", MagicMock())
+    monkeypatch.setattr(restem, "pass_at_1", lambda _: next(accuracies))
+    small = {"restem": {"epochs": 1}, "dpo": {"epochs": 1}, "sample": {"max_tokens": 40}}
+    cfg = methods.config(name, optimizer={"eps": 0.01}, **small)
+
+    def moved(problems: int, length: int) -> Any:
+        """By how much training on solutions of so many problems changes each parameter."""
+        rows = cases.random_episodes([(4, length - 4)] * 2 * problems)
+        episodes = [
+            dataclasses.replace(row, problem_id=f"p{i // 2}", reward=float(i % 2))
+            for i, row in enumerate(rows)
+        ]
+        iteration = mocked_iteration(cfg, episodes)
+        end = METHODS[name].iteration(METHODS[name], iteration, RunState(state_of(cases.params())))
+        assert iteration.spent.updates == end.policy.step == math.ceil(problems / 8)
+        return jax.tree.map(lambda x, y: np.asarray(x) - y, end.policy.params, cases.params())
+
+    moved(4, 40)
+    compiled = num_compiles()
+    moved(9, 55)
+    found = moved(20, 46)
+    assert num_compiles() == compiled
+
+    module, longest = (restem, "packed_tokens") if name == "restem" else (pairs, "row_tokens")
+    monkeypatch.setattr(module, longest, lambda *_: 0)
+    monkeypatch.setattr(module, "lasting_optimizer", lambda cfg: make_optimizer(cfg, 3))
+    cases.assert_close(found, moved(20, 46), 1e-3)
+    assert num_compiles() > compiled
+
+
+def test_skipped_updates_of_restem_are_noted(monkeypatch: pytest.MonkeyPatch):
+    """All updates from a start that is not finite are skipped; training/health.py must know."""
+    monkeypatch.setattr(restem, "solve", lambda *_: MagicMock(rewards=np.ones((1, 1))))
+    monkeypatch.setattr(restem, "lasting_optimizer", lambda *_: SGD)
+    cfg = methods.config("restem", restem={"eval_every": 2}, ppo={"minibatch": 4})
+    iteration = mocked_iteration(cfg, [solution(f"p{i}", 1.0) for i in range(8)])
+    iteration.session.fresh_params.return_value = jax.tree.map(
         lambda x: np.full_like(x, np.nan), cases.params()
     )
     start = RunState(state_of(cases.params()))

@@ -121,13 +121,13 @@ def shuffled_lists(
 
 
 def epochs_of(
-    examples: list[Episode], epochs: int, size: int, seed: int, iteration: int
+    examples: list[Episode], epochs: int, size: int, seed: int, iteration: int, longest: int = 0
 ) -> Iterator[Batch]:
-    """Yields the batches of all epochs. All batches have one shape.
+    """Yields the batches of all epochs. All batches have one shape; `longest` is as for `collate`.
 
     The last batch of an epoch has empty rows if `size` does not divide the number of examples.
     """
-    longest = max(len(example.tokens) for example in examples)
+    longest = max(longest, *(len(example.tokens) for example in examples))
     for epoch in range(epochs):
         for part in shuffled_lists(examples, size, seed, iteration, epoch):
             yield collate(part, size, longest)

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,24 +18,39 @@ from vinejax.core.settings import OptimizerConfig
 LEAST_SIDE = 32
 
 
-def learning_rate(cfg: OptimizerConfig, num_updates: int) -> Callable[[ArrayLike], jax.Array]:
+class Duration(NamedTuple):
+    """The length of a training in updates, on which its learning rates depend."""
+
+    updates: ArrayLike  # number of all updates
+    warmup: ArrayLike  # number of updates of the warm-up, at least 1, and 2 for `warmup` 'log'
+    decay: ArrayLike  # number of updates after the warm-up, at least 1
+
+
+def duration_of(cfg: OptimizerConfig, num_updates: int) -> Duration:
+    """The duration of a training of `num_updates` updates; `warmup_fraction` of them warm up."""
+    warmup = max(1, math.ceil(cfg.warmup_fraction * num_updates))
+    decay = max(num_updates - warmup, 1)
+    return Duration(num_updates, max(warmup, 2) if cfg.warmup == "log" else warmup, decay)
+
+
+def learning_rate(cfg: OptimizerConfig, duration: Duration) -> Callable[[ArrayLike], jax.Array]:
     """A function from the number of earlier updates to the learning rate of the next update.
 
-    Updates are counted from 1. The first W updates, `warmup_fraction` of all, are the warm-up. In
-    update n, the factor on the peak rate is n / W for `warmup` 'linear', and min(1, log(n + 1) /
-    log(max(W, 2))) for 'log', which is the default of DeepSpeed and of VinePPO's code.
+    Updates are counted from 1. In update n of the warm-up, which has W updates, the factor on the
+    peak rate is n / W for `warmup` 'linear', and min(1, log(n + 1) / log(W)) for 'log', which is
+    the default of DeepSpeed and of VinePPO's code.
 
-    After the warm-up, x = (num_updates - n + 1) / (num_updates - W) is the fraction of updates that
-    remain before update n. The factor on the peak rate is x for `schedule` 'linear',
+    After the warm-up, x = (duration.updates - n + 1) / duration.decay is the fraction of updates
+    that remain before update n. The factor on the peak rate is x for `schedule` 'linear',
     (1 - cos πx) / 2 for 'cosine' (https://arxiv.org/abs/1608.03983, without restarts) and 1 for
     'constant'.
     """
-    warmup = max(1, math.ceil(cfg.warmup_fraction * num_updates))
+    num_updates, warmup, num_decaying = duration
 
     def schedule(count: ArrayLike) -> jax.Array:
         n = jnp.asarray(count, jnp.float32) + 1
-        ramp = jnp.log(n + 1) / jnp.log(max(warmup, 2)) if cfg.warmup == "log" else n / warmup
-        decay = (num_updates - n + 1) / max(num_updates - warmup, 1)
+        ramp = jnp.log(n + 1) / jnp.log(warmup) if cfg.warmup == "log" else n / warmup
+        decay = (num_updates - n + 1) / num_decaying
         if cfg.schedule == "cosine":
             decay = (1 - jnp.cos(jnp.pi * jnp.clip(decay, 0.0, 1.0))) / 2
         elif cfg.schedule == "constant":
@@ -51,17 +66,36 @@ def rate_of_last(cfg: OptimizerConfig, num_updates: int, step: jax.Array) -> jax
 
     One compiled program computes the rate for every `step`.
     """
-    return learning_rate(cfg, num_updates)(step - 1)
+    return learning_rate(cfg, duration_of(cfg, num_updates))(step - 1)
 
 
 @functools.cache  # one object for equal settings, so that jit finds the compiled step again
 def make_optimizer(cfg: OptimizerConfig, num_updates: int) -> optax.GradientTransformation:
-    """AdamW or Adafactor after clipping by the global norm.
+    """AdamW or Adafactor after clipping by the global norm, for `num_updates` updates.
 
     Weight decay does not apply to norms and biases.
     """
+    return _with_rate(cfg, learning_rate(cfg, duration_of(cfg, num_updates)))
+
+
+@functools.cache
+def lasting_optimizer(cfg: OptimizerConfig) -> optax.GradientTransformationExtraArgs:
+    """The optimizer of `make_optimizer` for trainings whose numbers of updates differ.
+
+    Its `update` takes the `Duration` of the training as the argument `duration`, so one compiled
+    program makes the updates of all these trainings.
+    """
+
+    def update(grads: Any, state: Any, params: Any = None, *, duration: Duration) -> Any:
+        return _with_rate(cfg, learning_rate(cfg, duration)).update(grads, state, params)
+
+    return optax.GradientTransformationExtraArgs(make_optimizer(cfg, 1).init, update)
+
+
+def _with_rate(
+    cfg: OptimizerConfig, rate: Callable[[ArrayLike], jax.Array]
+) -> optax.GradientTransformation:
     clip = optax.clip_by_global_norm(cfg.max_grad_norm)
-    rate = learning_rate(cfg, num_updates)
     if cfg.name == "adafactor":
         decay = optax.add_decayed_weights(cfg.weight_decay, _decays)
         return optax.chain(clip, scale_by_adafactor(), decay, optax.scale_by_learning_rate(rate))

@@ -23,6 +23,7 @@ from jax.tree_util import DictKey, KeyPath
 from jaxtyping import Array, Bool, Float
 
 from vinejax.core.types import Batch, TrainState
+from vinejax.learner.optimizer import Duration
 from vinejax.learner.packing import Passes, packing_for
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.lora import weights_of
@@ -110,11 +111,13 @@ def update_step(
     state: TrainState,
     rows: Any,
     base: Params | None = None,
+    duration: Duration | None = None,
 ) -> tuple[TrainState, Update]:
     """(the state after an update on a minibatch, the report of the update).
 
     `rows` are arrays [B, ...], where B is a multiple of the microbatch. With `base`, the parameters
-    of the state are adapters of the weights `base`, which do not change.
+    of the state are adapters of the weights `base`, which do not change. An optimizer that is a
+    `lasting_optimizer` needs the `duration` of its training.
 
     If the objective does not accept the update, or if the gradient is not finite, the state does
     not change, not even its step. VinePPO's code multiplies the loss by 0 instead, but 0 times NaN
@@ -122,7 +125,8 @@ def update_step(
     """
     grads, sums = gradients(objective, state.params, rows, base)
     mesh = objective.model.mesh
-    state, norm, accepted = apply_gradients(optimizer, state, grads, mesh, objective.accepts(sums))
+    accept = objective.accepts(sums)
+    state, norm, accepted = apply_gradients(optimizer, state, grads, mesh, accept, duration)
     return state, Update(sums, norm, accepted)
 
 
@@ -133,17 +137,19 @@ def train_on(
     batches: Iterable[Any],
     base: Params | None = None,
     progress: Callable[[int], None] = lambda done: None,
+    duration: Duration | None = None,
 ) -> tuple[TrainState, list[Update]]:
     """Makes one update per batch, in order; returns the last state and all reports.
 
-    Each batch is an argument of `Objective.pack`. The host prepares a batch while the devices
-    compute the previous update. The function calls `progress` with the number of updates so far,
-    and raises Stopped after a request to stop.
+    Each batch is an argument of `Objective.pack`, and `duration` one of `update_step`. The host
+    prepares a batch while the devices compute the previous update. The function calls `progress`
+    with the number of updates so far, and raises Stopped after a request to stop.
     """
     updates: list[Update] = []
     watch = Watch()
     for batch in batches:
-        state, update = update_step(objective, optimizer, state, objective.pack(batch), base)
+        rows = objective.pack(batch)
+        state, update = update_step(objective, optimizer, state, rows, base, duration)
         updates.append(update)
         progress(len(updates))
         watch.look(update.accepted)
@@ -227,14 +233,17 @@ def apply_gradients(
     grads: Params,
     mesh: Mesh | None,
     accept: jax.Array | bool = True,
+    duration: Duration | None = None,
 ) -> tuple[TrainState, jax.Array, jax.Array]:
     """(state after one update, norm of the gradient, whether the update was made).
 
-    `update_step` says when an update is not made; `accept` is the objective's decision.
+    `update_step` says when an update is not made, and what `duration` is; `accept` is the
+    objective's decision.
     """
     norm = optax.tree.norm(grads)
     accept = accept & jnp.isfinite(norm)
-    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    change = optax.with_extra_args_support(optimizer).update
+    updates, opt_state = change(grads, state.opt_state, state.params, duration=duration)
     updated = TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state)
     state = jax.tree.map(lambda new, old: jnp.where(accept, new, old), updated, state)
     if mesh is not None:  # with another layout, the next update would compile another program

@@ -19,9 +19,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from vinejax.core.seeds import host_rng
+from vinejax.core.shapes import packed_length
 from vinejax.core.types import Batch, Episode, RunState, is_correct
 from vinejax.learner.batch import collate_groups, shuffled_lists
-from vinejax.learner.optimizer import make_optimizer
+from vinejax.learner.optimizer import duration_of, lasting_optimizer
 from vinejax.learner.packing import passes_for
 from vinejax.learner.score import scores_of, token_logprobs
 from vinejax.learner.update import (
@@ -37,6 +38,7 @@ from vinejax.methods.base import OF_POLICY_GRADIENTS, Method
 from vinejax.methods.settings import DPOConfig
 from vinejax.model.decoder import Params
 from vinejax.rl.segments import segment_totals
+from vinejax.session.budget import longest_sequence
 from vinejax.session.iteration import Iteration
 
 Pair = tuple[Episode, Episode]  # (chosen, rejected)
@@ -109,12 +111,13 @@ def learn_from_pairs(
         own=own,
     )
     total = own.epochs * math.ceil(len(pairs) / cfg.ppo.minibatch)
-    optimizer = make_optimizer(cfg.optimizer, total)
+    optimizer = lasting_optimizer(cfg.optimizer)
     policy = fresh_state(state.policy.params, optimizer, session.mesh)
     with iteration.log.stage("score"):
         scores = _reference_scores(iteration, pairs)
     batches = _pair_batches(iteration, pairs, scores, own.epochs)
-    policy, updates = iteration.train(objective, optimizer, policy, batches, total)
+    duration = duration_of(cfg.optimizer, total)
+    policy, updates = iteration.train(objective, optimizer, policy, batches, total, duration)
     iteration.metrics |= pair_metrics(updates)
     return RunState(with_total_steps(state.policy, policy))
 
@@ -127,7 +130,7 @@ def _reference_scores(iteration: Iteration, pairs: list[Pair]) -> list[np.ndarra
     """
     cfg, session, found = iteration.cfg, iteration.session, []
     params = session.load_reference()
-    size, longest = cfg.ppo.minibatch, longest_pair(pairs)
+    size, longest = cfg.ppo.minibatch, row_tokens(iteration, pairs)
     passes = passes_for(cfg, size, session.mesh)._replace(shared=False)
     for start in range(0, len(pairs), size):
         chosen = pairs[start : start + size]
@@ -141,7 +144,7 @@ def _pair_batches(
     iteration: Iteration, pairs: list[Pair], scores: list[np.ndarray], epochs: int
 ) -> Iterator[Batch]:
     """The minibatches of all epochs, with the reference model's scores."""
-    cfg, size, longest = iteration.cfg, iteration.cfg.ppo.minibatch, longest_pair(pairs)
+    cfg, size, longest = iteration.cfg, iteration.cfg.ppo.minibatch, row_tokens(iteration, pairs)
     for epoch in range(epochs):
         for chosen in shuffled_lists([*range(len(pairs))], size, cfg.seed, iteration.number, epoch):
             batch = collate_groups([pairs[i] for i in chosen], size, longest)
@@ -158,9 +161,16 @@ class PairSums(NamedTuple):
     pairs: Float[Array, ""]
 
 
-def longest_pair(pairs: list[Pair]) -> int:
-    """The number of tokens of the longest pair, the sum over its two episodes."""
-    return max(len(chosen.tokens) + len(rejected.tokens) for chosen, rejected in pairs)
+def row_tokens(iteration: Iteration, pairs: list[Pair]) -> int:
+    """The least length of a row, at least the sum of the tokens of the longest pair's episodes.
+
+    Packed rows, whose padding costs little, have one of the few lengths of `packed_length`.
+    """
+    cfg, session = iteration.cfg, iteration.session
+    longest = max(len(chosen.tokens) + len(rejected.tokens) for chosen, rejected in pairs)
+    if not passes_for(cfg, cfg.ppo.minibatch, session.mesh).packed:
+        return longest
+    return packed_length(2 * longest_sequence(cfg, session.model.cfg.context), longest)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

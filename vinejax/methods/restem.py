@@ -26,13 +26,14 @@ from vinejax.core.settings import Config
 from vinejax.core.types import Batch, Episode, RunState, TrainState, is_correct
 from vinejax.learner.batch import epochs_of
 from vinejax.learner.likelihood import Likelihood
-from vinejax.learner.optimizer import make_optimizer
+from vinejax.learner.optimizer import Duration, duration_of, lasting_optimizer
 from vinejax.learner.packing import passes_for
 from vinejax.learner.update import Update, fresh_state, update_step, with_total_steps
 from vinejax.methods.base import OF_POLICY_GRADIENTS, Method
 from vinejax.methods.settings import RestEMConfig
 from vinejax.model.decoder import Decoder, Params
 from vinejax.runtime.stopping import Watch
+from vinejax.session.budget import packed_tokens
 from vinejax.session.evaluation import solve
 from vinejax.session.iteration import Iteration
 from vinejax.session.metrics import skipped_updates
@@ -51,16 +52,19 @@ def restem(method: Method, iteration: Iteration, state: RunState) -> RunState:
     if not examples:
         return state
     size = cfg.ppo.minibatch
-    optimizer = make_optimizer(cfg.optimizer, own.epochs * math.ceil(len(examples) / size))
+    optimizer = lasting_optimizer(cfg.optimizer)
+    duration = duration_of(cfg.optimizer, own.epochs * math.ceil(len(examples) / size))
     fresh = fresh_state(session.fresh_params(), optimizer, session.mesh)
-    batches = epochs_of(examples, own.epochs, size, cfg.seed, iteration.number)
+    packed = passes_for(cfg, size, session.mesh).packed
+    longest = packed_tokens(cfg, session.model.cfg.context, examples) if packed else 0
+    batches = epochs_of(examples, own.epochs, size, cfg.seed, iteration.number, longest)
 
     def accuracy(trained: Params) -> float:
         return pass_at_1(solve(session, session.weights(trained), "validation").rewards)
 
     with iteration.log.stage("train"):
         best, updates, accuracies, rows = climb(
-            session.model, optimizer, fresh, batches, cfg, accuracy, session.base
+            session.model, optimizer, fresh, batches, cfg, accuracy, session.base, duration
         )
     iteration.note_updates(updates, rows)
     iteration.metrics |= skipped_updates(updates)
@@ -100,10 +104,12 @@ def climb(
     cfg: Config,
     accuracy: Callable[[Params], float],
     base: Params | None = None,
+    duration: Duration | None = None,
 ) -> Climb:
     """Trains until the accuracy on validation is no better than at the previous evaluation.
 
-    `accuracy` takes the trained weights or adapters. `base` is passed on to `update_step`.
+    `accuracy` takes the trained weights or adapters. `base` and `duration` are passed on to
+    `update_step`.
 
     `batches` has at least one. The policy is evaluated before the first update, after every
     `restem.eval_every` updates and after the last update. Reports of updates are fetched at the
@@ -129,7 +135,7 @@ def climb(
     following = next(batches, None)
     while following is not None and not is_over:
         rows = objective.pack(following)
-        state, update = update_step(objective, optimizer, state, rows, base)
+        state, update = update_step(objective, optimizer, state, rows, base, duration)
         updates.append(update)
         watch.look(update.accepted)
         following = next(batches, None)

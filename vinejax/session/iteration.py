@@ -11,6 +11,7 @@ from vinejax.core.settings import Config
 from vinejax.core.types import Episode, PromptedProblem, TrainState
 from vinejax.credit.assign import Credit
 from vinejax.learner.batch import minibatch_rows
+from vinejax.learner.optimizer import Duration
 from vinejax.learner.update import Objective, Update, num_accepted, train_on
 from vinejax.model.decoder import Params
 from vinejax.records.episode_rows import episode_rows
@@ -136,8 +137,12 @@ class Iteration:
         policy: TrainState,
         batches: Iterator[Any],
         total: int,
+        duration: Duration | None = None,
     ) -> tuple[TrainState, list[Update]]:
-        """Updates the policy on `total` batches, and counts the updates."""
+        """Updates the policy on `total` batches, and counts the updates.
+
+        `duration` is the argument of `update_step`.
+        """
         last: Any = None
 
         def noted(batch: Any) -> Any:
@@ -153,6 +158,7 @@ class Iteration:
                 map(noted, batches),
                 self.session.base,
                 lambda done: self.log.progress(done, total),
+                duration,
             )
         self.note_updates(updates, last)
         self.metrics |= metrics.skipped_updates(updates)
