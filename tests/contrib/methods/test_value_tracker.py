@@ -26,6 +26,7 @@ from vinejax.learner.score import scores_of
 from vinejax.rollout.draw import draw
 from vinejax.rollout.sampler import Sampler
 from vinejax.runtime.checkpoint import Checkpoints
+from vinejax.runtime.compiles import num_compiles
 from vinejax.session.session import Session
 from vinejax.tasks.graded import GradedTask
 
@@ -156,6 +157,18 @@ def test_counting_changes_the_drawn_problems_alone_and_remembers_their_responses
         np.testing.assert_array_equal(tracker.logprobs[place, :n], logprobs)
         assert not tracker.logprobs[place, n:].any()
     assert tracker.lengths[[1, 3, 5]].tolist() == [0, 0, 0]
+
+
+def test_another_number_of_known_problems_compiles_nothing():
+    params, cfg = cases.params(), config()
+    rollout, compiled = sampled("012", [1.0, 0.0, 1.0], 0, params), []
+    for known in (1, 2, 3):
+        tracker = single_stream.fresh_tracker(cfg, len(PROBLEMS))
+        tracker.lengths[:known] = 2
+        before, places = num_compiles(), np.arange(3)
+        single_stream.drift_since(tracker, places, rollout, cases.model(), params, cfg)
+        compiled.append(num_compiles() - before)
+    assert compiled[1:] == [0, 0]
 
 
 def test_the_drift_is_that_of_the_last_response_since_it_was_sampled():

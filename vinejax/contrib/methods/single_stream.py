@@ -241,7 +241,8 @@ def drift_since(
     then = np.zeros_like(now)
     for row, episode in enumerate(last):
         then[row, len(episode.prompt) : len(episode.tokens)] = episode.logprobs
-    drift[known] = mean_drift(now, then, batch.mask)[: len(last)]
+    # A slice of jax's array would compile a program for each length.
+    drift[known] = np.asarray(mean_drift(now, then, batch.mask))[: len(last)]
     return drift
 
 
