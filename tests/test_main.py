@@ -99,6 +99,8 @@ def test_each_run_of_the_paper_has_a_workdir(command: Command):
         (["--config=mine.py", "--config.ppo.packing=2"], "packing=2: must be true or false$"),
         (["--help=ppo.clpi"], "ppo.clpi: no such field; the nearest one is ppo.clip$"),
         (["--config=mine.py", "--config.lr=1"], "lr: no such field; vinejax --help lists all$"),
+        (["--help=values.K"], "values.K: no such field; the nearest one is values.k$"),
+        (["--help=kl.beta"], "kl.beta: no such field; kl has coef, place, reduction, target, hor"),
         (["--config=mine.py", "--config.data=x"], "data: is a group .*such as data.task; .*--help"),
         (["--help=ppo.clip.low"], "ppo.clip.low: no such field; the nearest one is ppo.clip$"),
         (["--config=mine.py", "--workdri=x"], "flag 'workdri'. Did you mean: workdir"),

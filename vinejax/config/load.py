@@ -296,12 +296,18 @@ def _no_such_field(name: str, names: Sequence[str]) -> ConfigError:
         if fields[0] in field_names():  # not the settings of a user's own method
             message += f"; vinejax --help {name} lists them"
         return ConfigError(name, message)
-    leaf = name.rpartition(".")[2]
+    group, _, leaf = name.rpartition(".")
+    leaves = [known.rpartition(".")[2] for known in names if known.startswith(f"{group}.")]
     namesakes = [known for known in names if known.rpartition(".")[2] == leaf]
-    if len(namesakes) > 1:
-        return ConfigError(name, f"no such field; there are {', '.join(namesakes)}")
-    nearest = _nearest(name, names)
-    hint = f"the nearest one is {nearest}" if nearest else "vinejax --help lists all"
+    if leaves:
+        nearest = _nearest(leaf, leaves)
+        others = f"{group} has {', '.join(leaves)}"
+        hint = f"the nearest one is {group}.{nearest}" if nearest else others
+    elif len(namesakes) > 1:
+        hint = f"there are {', '.join(namesakes)}"
+    else:
+        nearest = _nearest(name, names)
+        hint = f"the nearest one is {nearest}" if nearest else "vinejax --help lists all"
     return ConfigError(name, f"no such field; {hint}")
 
 
@@ -309,15 +315,16 @@ def _nearest(name: str, names: Sequence[str]) -> str | None:
     """The field that `name` extends (`ppo.clip` for `ppo.clip.low`), or else the most similar one.
 
     The similarity of the names' last parts is added to that of the whole names, so that `clip`
-    finds `ppo.clip`. The result is None if no field has half of the possible similarity.
+    finds `ppo.clip`. The case of letters does not count: `values.K` finds `values.k`. The result is
+    None if no field has half of the possible similarity.
     """
-    leaf = name.rpartition(".")[2]
 
     def likeness(known: str) -> float:
         if name.startswith(f"{known}."):
             return 2.0
-        whole = difflib.SequenceMatcher(None, name, known).ratio()
-        return whole + difflib.SequenceMatcher(None, leaf, known.rpartition(".")[2]).ratio()
+        ours, theirs = name.lower(), known.lower()
+        pairs = ((ours, theirs), (ours.rpartition(".")[2], theirs.rpartition(".")[2]))
+        return sum(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
 
     nearest = max(names, key=likeness)
     return nearest if likeness(nearest) >= 1.0 else None
