@@ -8,10 +8,11 @@ The first command says what a slice would hold and how fast it could be, without
 
 Hardware: any row below, by arithmetic alone (docs/plan.md). None was run.
 Reproduces: nothing. Values are of three continuations at the prompt's end and at eight other states
-at most (docs/credit.md), the other hyperparameters the paper's for DeepSeekMath 7B, but for two:
-adapters want about ten times the learning rate of all weights
-(https://thinkingmachines.ai/blog/lora), and the correction of sampler against learner stays on.
-Adapters are on attention alone, and no loss balances the experts.
+at most (docs/credit.md). Sampling, the KL and the size of an iteration are as in configs/paper.py
+for DeepSeekMath 7B. The learning rate of adapters is ten times as high, as they want
+(https://thinkingmachines.ai/blog/lora). Whitening, warm-up and the correction of sampler against
+learner have the defaults of VineJAX (docs/engine.md). Adapters are on attention alone, and no loss
+balances the experts.
 """
 
 from pathlib import Path
@@ -29,6 +30,7 @@ def get_config(trained="adapters"):
     cfg.model.remat = "full"
     cfg.data.task = "vinejax.tasks.math"
     cfg.iterations = 1000
+    cfg.kl.reduction = "sequence"
     cfg.sample.temperature = 0.6
     cfg.sample.top_p = 0.9
     cfg.sample.stop = ("\n\n\nProblem:",)
