@@ -10,8 +10,8 @@ Source: https://arxiv.org/abs/2505.10978; langfengQ/verl-agent, `gigpo/core_gigp
 
 Departs: the authors' γ is 0.95; here an episode's start is a state of its own, even if the episode
 returns to it. In the problem's mean and std an episode counts once, as in the paper's equation 3;
-the code's default (`compute_mean_std_cross_steps`) counts it once per turn. An episode or a turn that
-is alone in its group has z = 0; in the code it keeps its reward or return.
+the code's default (`compute_mean_std_cross_steps`) counts it once per turn. An episode or a turn
+that is alone in its group has z = 0; in the code it keeps its reward or return.
 """
 
 import numpy as np
