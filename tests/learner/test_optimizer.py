@@ -81,7 +81,9 @@ def test_a_decay_begins_after_a_long_warmup_and_ends_at_0():
     """The warm-up has 9 of 10 updates, after which a run makes two more."""
     cfg = OptimizerConfig(learning_rate=1.0, warmup="linear", warmup_fraction=0.9)
     cosine = dataclasses.replace(cfg, schedule="cosine")
-    both = jax.jit(jax.vmap(lambda n: [learning_rate(x, 10)(n) for x in (cfg, cosine)]))
+    both = jax.jit(
+        jax.vmap(lambda n: [learning_rate(x, duration_of(x, 10))(n) for x in (cfg, cosine)])
+    )
     for found in both(np.arange(12)):
         np.testing.assert_allclose(found, [*np.arange(1, 10) / 9, 1.0, 0.0, 0.0], atol=1e-6)
 

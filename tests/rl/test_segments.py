@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vinejax.rl.ratio_losses import shared_mean
 from vinejax.rl.segments import (
     count_segments,
-    masked_segment_means,
     part_of_segment,
     running_sums,
     segment_totals,
@@ -48,7 +48,7 @@ def test_means_read_only_the_mask_and_are_0_without_any():
     for b, at in runs(IDS):
         chosen = x[b, at][mask[b, at]]
         expected[b, at] = chosen.mean() if chosen.size else 0.0
-    np.testing.assert_allclose(masked_segment_means(x, mask, IDS), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(shared_mean(x, mask, IDS), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_the_gradient_of_a_total_reaches_its_segment_alone():
