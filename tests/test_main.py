@@ -100,6 +100,8 @@ def test_each_run_of_the_paper_has_a_workdir(command: Command):
         (["--help=ppo.clpi"], "ppo.clpi: no such field; the nearest one is ppo.clip$"),
         (["--config=mine.py", "--config.lr=1"], "lr: no such field; vinejax --help lists all$"),
         (["--help=values.K"], "values.K: no such field; the nearest one is values.k$"),
+        (["--help=ppo.lambda_"], "ppo.lambda_: no such field; there is credit.lambda_$"),
+        (["--help=eval.max_tokens"], "eval.max_tokens: no such field; there is sample.max_tokens$"),
         (["--help=kl.beta"], "kl.beta: no such field; kl has coef, place, reduction, target, hor"),
         (["--config=mine.py", "--config.data=x"], "data: is a group .*such as data.task; .*--help"),
         (["--help=ppo.clip.low"], "ppo.clip.low: no such field; the nearest one is ppo.clip$"),

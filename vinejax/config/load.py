@@ -300,11 +300,13 @@ def _no_such_field(name: str, names: Sequence[str]) -> ConfigError:
     leaves = [known.rpartition(".")[2] for known in names if known.startswith(f"{group}.")]
     namesakes = [known for known in names if known.rpartition(".")[2] == leaf]
     if leaves:
+        namesakes = [known for known in namesakes if known.partition(".")[0] in CORE_GROUPS]
+    if len(namesakes) > 1 or (leaves and namesakes):
+        hint = f"there {'are' if len(namesakes) > 1 else 'is'} {', '.join(namesakes)}"
+    elif leaves:
         nearest = _nearest(leaf, leaves)
         others = f"{group} has {', '.join(leaves)}"
         hint = f"the nearest one is {group}.{nearest}" if nearest else others
-    elif len(namesakes) > 1:
-        hint = f"there are {', '.join(namesakes)}"
     else:
         nearest = _nearest(name, names)
         hint = f"the nearest one is {nearest}" if nearest else "vinejax --help lists all"
