@@ -9,6 +9,7 @@ from etils import epath
 
 from vinejax.config.load import from_dict
 from vinejax.core.settings import BudgetConfig, Config
+from vinejax.session.budget import RunTotals
 from vinejax.session.session import Session
 from vinejax.training.announce import EXPORT, end_lines, head_line, start_line
 
@@ -40,10 +41,13 @@ def test_the_beginning_says_where():
     cfg = Config(iterations=7, budget=BudgetConfig(episodes=640))
     slow = "; programs are compiled when they are first needed"
     ended = "ended after iteration {}; with {} it would go on"
-    assert start_line(cfg, 0, False) == f"begins: 7 iterations{slow}"
-    assert start_line(cfg, 9, True) == ended.format(9, "iterations above 9")
-    assert start_line(cfg, 5, True) == ended.format(5, "budget.episodes above 640")
-    assert start_line(cfg, 5, False) == f"resumes after iteration 5 of 7, from checkpoints/5{slow}"
+    some, most = RunTotals(episodes=632), RunTotals(episodes=633)  # a group has 8
+    assert start_line(cfg, 0, RunTotals()) == f"begins: 7 iterations{slow}"
+    assert start_line(cfg, 9, some) == ended.format(9, "iterations above 9")
+    assert start_line(cfg, 5, most) == ended.format(5, "budget.episodes of at least 641")
+    both = "iterations above 9 and budget.episodes of at least 641"
+    assert start_line(cfg, 9, most) == ended.format(9, both)
+    assert start_line(cfg, 5, some) == f"resumes after iteration 5 of 7, from checkpoints/5{slow}"
 
 
 @pytest.mark.parametrize(("slots", "place"), [(None, "CPU, 1,024 slots; w"), (64, "CPU; w")])

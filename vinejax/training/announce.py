@@ -11,6 +11,7 @@ from vinejax.model.decoder import Params
 from vinejax.records.read import read_run
 from vinejax.runtime.compiles import Compiles
 from vinejax.runtime.display import format_duration
+from vinejax.session.budget import RunTotals, groups_left
 from vinejax.session.session import Session
 
 SPLITS = {"validation": "eval/pass_at_1", "test": "test/pass_at_1"}
@@ -37,18 +38,21 @@ def head_line(session: Session, params: Params) -> str:
     )
 
 
-def start_line(cfg: Config, done: int, is_over: bool) -> str:
+def start_line(cfg: Config, done: int, spent: RunTotals) -> str:
     """A line with the iteration at which this process begins, and why its start is slow.
 
-    For a run that has ended (`is_over`), it has the setting that would let the run go on.
+    For a run that has ended, it has the settings with which the run would go on.
     """
     slow = "programs are compiled when they are first needed"
     if done == 0:
         return f"begins: {cfg.iterations} iterations; {slow}"
-    if is_over:
-        episodes = f"budget.episodes above {cfg.budget.episodes}"
-        limit = f"iterations above {done}" if done >= cfg.iterations else episodes
-        return f"ended after iteration {done}; with {limit} it would go on"
+    limits = []
+    if done >= cfg.iterations:
+        limits.append(f"iterations above {done}")
+    if groups_left(cfg, spent) < 1:
+        limits.append(f"budget.episodes of at least {spent.episodes + cfg.rollout.per_prompt}")
+    if limits:
+        return f"ended after iteration {done}; with {' and '.join(limits)} it would go on"
     return f"resumes after iteration {done} of {cfg.iterations}, from checkpoints/{done}; {slow}"
 
 

@@ -82,7 +82,7 @@ def _train(cfg: Config, path: str | os.PathLike) -> epath.Path:
             deferred(),
         ):
             log.message(head_line(session, state.policy.params))
-            log.message(start_line(cfg, progress.done, is_over(cfg, progress)))
+            log.message(start_line(cfg, progress.done, progress.spent))
             with observer_class()(
                 workdir,
                 total=cfg.iterations,
@@ -190,8 +190,9 @@ class TrainingRun:
 
     def _test_result(self) -> None:
         """Evaluates the last policy on test, unless its checkpoint says that this was done."""
-        progress, problems = self.progress, self.session.problems["test"]
-        settings = f"{judging_settings(self.session.cfg)} on {fingerprint(problems)}"
+        cfg, progress = self.session.cfg, self.progress
+        problems = self.session.problems["test"][: cfg.eval.problems]
+        settings = f"{judging_settings(cfg)} on {fingerprint(problems)}"
         if progress.tested_by == settings:
             return
         self._evaluate("test")
