@@ -11,8 +11,9 @@ Hardware: any row below; a plan says what it takes (docs/models.md#adapters). No
 Reproduces: nothing. Values are of three continuations at the prompt's end and at eight other states
 at most (docs/credit.md). Sampling and the KL are as in configs/paper.py for RhoMath 1.1B. A run is
 smaller: 300 iterations of 32 problems, and responses of at most 512 tokens. The learning rate is
-ten times as high, as adapters want (https://thinkingmachines.ai/blog/lora). Whitening, warm-up and
-the correction of sampler against learner have the defaults of VineJAX (docs/engine.md).
+ten times as high, as is usual for adapters (https://thinkingmachines.ai/blog/lora). Whitening,
+warm-up, budgets of continuations and `ppo.correction` have the defaults of VineJAX, which differ
+from the paper's (docs/engine.md).
 """
 
 from pathlib import Path

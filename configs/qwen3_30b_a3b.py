@@ -9,10 +9,10 @@ The first command says what a slice would hold and how fast it could be, without
 Hardware: any row below, by arithmetic alone (docs/plan.md). None was run.
 Reproduces: nothing. Values are of three continuations at the prompt's end and at eight other states
 at most (docs/credit.md). Sampling, the KL and the size of an iteration are as in configs/paper.py
-for DeepSeekMath 7B. The learning rate of adapters is ten times as high, as they want
-(https://thinkingmachines.ai/blog/lora). Whitening, warm-up and the correction of sampler against
-learner have the defaults of VineJAX (docs/engine.md). Adapters are on attention alone, and no loss
-balances the experts.
+for DeepSeekMath 7B. The learning rate of adapters is ten times as high, as is usual
+(https://thinkingmachines.ai/blog/lora). Whitening, warm-up, budgets of continuations and
+`ppo.correction` have the defaults of VineJAX, which differ from the paper's (docs/engine.md).
+Adapters are on attention alone, and no loss balances the experts.
 """
 
 from pathlib import Path

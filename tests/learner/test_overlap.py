@@ -214,7 +214,8 @@ def test_reference_scores_of_pairs_are_those_of_each_minibatch():
     iteration = fake_iteration(cfg)
     reference = of_pairs._reference_scores(iteration, pairs)
     batches = list(of_pairs._pair_batches(iteration, pairs, reference, epochs=2))
-    assert len(batches) == 4 and of_pairs.row_tokens(iteration, pairs) <= batches[0].tokens.shape[1]
+    length = of_pairs.pair_row_length(iteration, pairs)
+    assert len(batches) == 4 and length <= batches[0].tokens.shape[1]
     passes = passes_for(cfg, cfg.ppo.minibatch, None)._replace(shared=False)
     for batch in batches:
         expected = scores_of(cases.model(), cases.params(), batch, 0.8, passes)

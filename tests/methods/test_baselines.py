@@ -184,7 +184,7 @@ def test_other_numbers_and_lengths_of_solutions_compile_nothing(
     found = moved(20, 46)
     assert num_compiles() == compiled
 
-    module, longest = (restem, "packed_tokens") if name == "restem" else (pairs, "row_tokens")
+    module, longest = (restem, "packed_length") if name == "restem" else (pairs, "pair_row_length")
     monkeypatch.setattr(module, longest, lambda *_: 0)
     monkeypatch.setattr(module, "lasting_optimizer", lambda cfg: make_optimizer(cfg, 3))
     cases.assert_close(found, moved(20, 46), 1e-3)

@@ -303,7 +303,7 @@ def test_wandb_that_does_not_start_is_one_line(
 
 
 def test_wandb_continues_the_same_run(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    """Its curves are drawn over iterations; W&B's own steps, which cannot go back, are its own."""
+    """Curves are drawn over iterations, because the steps that W&B counts cannot go back."""
     started, logged, ended, axes = [], [], [], []
 
     class Run:

@@ -23,7 +23,7 @@ class Duration(NamedTuple):
 
     updates: ArrayLike  # number of all updates
     warmup: ArrayLike  # number of updates of the warm-up, at least 1, and 2 for `warmup` 'log'
-    decay: ArrayLike  # number of updates after the warm-up, at least 1
+    decay: ArrayLike  # number of updates after those that `warmup_fraction` counts, at least 1
 
 
 def duration_of(cfg: OptimizerConfig, num_updates: int) -> Duration:

@@ -130,7 +130,7 @@ def _reference_scores(iteration: Iteration, pairs: list[Pair]) -> list[np.ndarra
     """
     cfg, session, found = iteration.cfg, iteration.session, []
     params = session.load_reference()
-    size, longest = cfg.ppo.minibatch, row_tokens(iteration, pairs)
+    size, longest = cfg.ppo.minibatch, pair_row_length(iteration, pairs)
     passes = passes_for(cfg, size, session.mesh)._replace(shared=False)
     for start in range(0, len(pairs), size):
         chosen = pairs[start : start + size]
@@ -144,7 +144,8 @@ def _pair_batches(
     iteration: Iteration, pairs: list[Pair], scores: list[np.ndarray], epochs: int
 ) -> Iterator[Batch]:
     """The minibatches of all epochs, with the reference model's scores."""
-    cfg, size, longest = iteration.cfg, iteration.cfg.ppo.minibatch, row_tokens(iteration, pairs)
+    cfg, longest = iteration.cfg, pair_row_length(iteration, pairs)
+    size = cfg.ppo.minibatch
     for epoch in range(epochs):
         for chosen in shuffled_lists([*range(len(pairs))], size, cfg.seed, iteration.number, epoch):
             batch = collate_groups([pairs[i] for i in chosen], size, longest)
@@ -161,10 +162,10 @@ class PairSums(NamedTuple):
     pairs: Float[Array, ""]
 
 
-def row_tokens(iteration: Iteration, pairs: list[Pair]) -> int:
+def pair_row_length(iteration: Iteration, pairs: list[Pair]) -> int:
     """The least length of a row, at least the sum of the tokens of the longest pair's episodes.
 
-    Packed rows, whose padding costs little, have one of the few lengths of `packed_length`.
+    Packed rows have one of the few lengths of `packed_length`, as in policy gradients.
     """
     cfg, session = iteration.cfg, iteration.session
     longest = max(len(chosen.tokens) + len(rejected.tokens) for chosen, rejected in pairs)

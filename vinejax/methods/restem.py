@@ -23,6 +23,7 @@ import numpy as np
 import optax
 
 from vinejax.core.settings import Config
+from vinejax.core.shapes import packed_length
 from vinejax.core.types import Batch, Episode, RunState, TrainState, is_correct
 from vinejax.learner.batch import epochs_of
 from vinejax.learner.likelihood import Likelihood
@@ -33,7 +34,7 @@ from vinejax.methods.base import OF_POLICY_GRADIENTS, Method
 from vinejax.methods.settings import RestEMConfig
 from vinejax.model.decoder import Decoder, Params
 from vinejax.runtime.stopping import Watch
-from vinejax.session.budget import packed_tokens
+from vinejax.session.budget import longest_sequence
 from vinejax.session.evaluation import solve
 from vinejax.session.iteration import Iteration
 from vinejax.session.metrics import skipped_updates
@@ -55,8 +56,10 @@ def restem(method: Method, iteration: Iteration, state: RunState) -> RunState:
     optimizer = lasting_optimizer(cfg.optimizer)
     duration = duration_of(cfg.optimizer, own.epochs * math.ceil(len(examples) / size))
     fresh = fresh_state(session.fresh_params(), optimizer, session.mesh)
-    packed = passes_for(cfg, size, session.mesh).packed
-    longest = packed_tokens(cfg, session.model.cfg.context, examples) if packed else 0
+    longest = 0
+    if passes_for(cfg, size, session.mesh).packed:
+        tokens = max(len(example.tokens) for example in examples)
+        longest = packed_length(longest_sequence(cfg, session.model.cfg.context), tokens)
     batches = epochs_of(examples, own.epochs, size, cfg.seed, iteration.number, longest)
 
     def accuracy(trained: Params) -> float:

@@ -18,9 +18,10 @@ turn.
 The demonstrations move `>` with chance p = `LEAN`, whatever the bit, so half of them are right.
 Averaged over the noise to come, the value of their policy is
 
-    V(s) = 1/2                          before the door
-    V(s) = p for the bit 1, 1 - p for 0 at the door
-    V(s) = 1 or 0                       after the door
+    V(s) = 1/2       before the door
+    V(s) = p         at the door, for the bit 1
+    V(s) = 1 - p     at the door, for the bit 0
+    V(s) = 1 or 0    after the door
 """
 
 import copy

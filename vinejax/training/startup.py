@@ -147,7 +147,7 @@ def checked_parts(
 
 
 def fitted(cfg: Config, method: Method, mesh: Mesh, say: bool) -> Config:
-    """The result of `with_fitting_minibatch`; with `say`, prints a line if it is another."""
+    """The result of `with_fitting_minibatch`; with `say`, prints a line if that is not `cfg`."""
     fitting = with_fitting_minibatch(cfg, method, num_shards(mesh))
     rows, as_set = fitting.ppo.minibatch, cfg.ppo.minibatch
     if rows != as_set and say:
@@ -250,8 +250,9 @@ def first_problems(
     began = recorded_start(workdir)[1] if has_checkpoint(workdir) else {}
     for split in (split for split in now if began.get(split, now[split]) != now[split]):
         print(
-            f"warning: this run began with other data: {split} had {began[split]}, and now has"
-            f" {now[split]}; to resume the run as it was, put the old data back"
+            f"warning: this run began with other problems: {split} had {began[split]}, and now has"
+            f" {now[split]}; to resume it as it was, put back the data, or the grader's settings if"
+            " golds that it can read are missing"
         )
     return now | began
 

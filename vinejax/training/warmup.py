@@ -31,7 +31,7 @@ from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.lock import WorkdirLock
 from vinejax.runtime.log import RunLog
 from vinejax.runtime.status import read_status
-from vinejax.runtime.workdir import check_workdir, record_run
+from vinejax.runtime.workdir import check_workdir, record_run, recorded_start
 from vinejax.tasks.base import Task, load_task, shipped_tokenizer
 from vinejax.training.start_weights import WARM_UP, load_weights
 
@@ -175,7 +175,8 @@ def warm_start(
     examples, left_out = worked_examples(task, tokenizer, cfg, model.cfg.context)
     lock.take()
     if is_writer():
-        record_run(cfg, workdir)  # only now: a run that cannot start writes nothing
+        # Only now: a run that cannot start writes nothing.
+        record_run(cfg, workdir, *recorded_start(workdir))
         CLOCK.keep(workdir)
     list_left_out(left_out, len(examples), workdir)
     with RunLog(workdir, cfg.log, cfg.iterations, is_writer()) as log:
