@@ -86,8 +86,9 @@ def lasting_optimizer(cfg: OptimizerConfig) -> optax.GradientTransformationExtra
     program makes the updates of all these trainings.
     """
 
-    def update(grads: Any, state: Any, params: Any = None, *, duration: Duration) -> Any:
-        return _with_rate(cfg, learning_rate(cfg, duration)).update(grads, state, params)
+    def update(updates: Any, state: Any, params: Any = None, **more: Any) -> Any:
+        optimizer = _with_rate(cfg, learning_rate(cfg, more["duration"]))
+        return optimizer.update(updates, state, params)
 
     return optax.GradientTransformationExtraArgs(make_optimizer(cfg, 1).init, update)
 

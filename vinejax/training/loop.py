@@ -310,8 +310,9 @@ def resume(session: Session, checkpoints: Checkpoints) -> tuple[RunState, Progre
         folder = checkpoints.folder / str(done)
         try:
             spent = RunTotals(**meta["spent"])
-            by = (meta.get(name, "") for name in ("judged_by", "tested_by"))
-            progress = Progress(meta["done"], meta["best_accuracy"], meta["evaluated"], *by, spent)
+            progress = Progress(meta["done"], meta["best_accuracy"], meta["evaluated"], spent=spent)
+            progress.judged_by = meta.get("judged_by", "")
+            progress.tested_by = meta.get("tested_by", "")
         except (KeyError, TypeError, AttributeError) as error:
             raise DamagedError(f"{folder}: is damaged (its meta lacks {error})") from error
         if progress.done != done:
