@@ -2,21 +2,19 @@
 
 import json
 import os
-import re
 import sys
-import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from etils import epath
 
+from vinejax.records import formats
 from vinejax.runtime.log import number_field
 from vinejax.runtime.status import Status, read_status
 from vinejax.runtime.workdir import flatten_names, is_remote
 
 COMPARISON = "compare.json"  # the file in a workdir that `--mode=compare` writes
 HUGE = 1e30  # limit of a number: sums and squares of smaller numbers stay finite
-_UNUSUAL = re.compile(r"[^\n\t -~]+")
 
 JsonObject = dict[str, object]  # values can be anything and are checked where they are read
 
@@ -74,7 +72,7 @@ class RunReader:
         _merge(self._merged, lines)
         is_live = status is not None and status.state == "running"
         return RunRecords(
-            name=printable(workdir.resolve().name),
+            name=formats.printable(workdir.resolve().name),
             records=[
                 Record(stage, position, values)
                 for (stage, position), values in sorted(self._merged.items())
@@ -158,24 +156,6 @@ def discount_of(config: JsonObject) -> float:
     fields = flatten_names(recorded) if isinstance(recorded, dict) else {}
     gamma = finite_number(fields.get("ppo.gamma"))
     return 1.0 if gamma is None else gamma
-
-
-def printable(text: str) -> str:
-    """Puts visible symbols for characters that are invisible, reorder text or cannot be encoded."""
-    return _UNUSUAL.sub(_pictures, text)
-
-
-def _pictures(run: re.Match[str]) -> str:
-    characters = run.group()
-    return characters if characters.isprintable() else "".join(map(_picture, characters))
-
-
-def _picture(character: str) -> str:
-    if character.isprintable() or unicodedata.category(character) == "Zs":
-        return character
-    code = ord(character)
-    # Unicode has pictures of the control characters of ASCII.
-    return chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"
 
 
 def finite_number(value: object) -> float | None:

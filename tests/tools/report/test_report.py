@@ -13,9 +13,10 @@ from helpers.tools.report_cases import Page, row, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vinejax.records import formats
 from vinejax.records.read import Record, finite_number, read_run, spread
 from vinejax.runtime.display import format_duration
-from vinejax.tools.report import axes, formats, vine_view
+from vinejax.tools.report import axes, vine_view
 from vinejax.tools.report import episode_choice as choice
 from vinejax.tools.report.build import build_report
 from vinejax.tools.report.curves import charts

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from helpers.tools.report_cases import Page, row, write
 
+from vinejax.records import formats
 from vinejax.records.read import Record
-from vinejax.tools.report import curves, formats, rows, timing
+from vinejax.tools.report import curves, rows, timing
 from vinejax.tools.report import episode_choice as choice
 
 GROWN = [{"text": "", "reward": 1.0, "finish": "eos"}]

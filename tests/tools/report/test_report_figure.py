@@ -10,7 +10,7 @@ from helpers.tools.fake_run import sample_episode
 from helpers.tools.report_cases import row
 
 from vinejax.core.errors import UserError
-from vinejax.tools.report import formats
+from vinejax.records import formats
 from vinejax.tools.report.figure import STEM, export_vine, vine_svg
 
 SVG = "{http://www.w3.org/2000/svg}"

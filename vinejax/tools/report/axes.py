@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from vinejax.tools.report import formats
+from vinejax.records import formats
 
 LEFT, RIGHT, TOP, BOTTOM = 44.0, 10.0, 12.0, 30.0  # margins around the plot, in pixels
 TINY = 1e-30  # an axis treats smaller values as zero

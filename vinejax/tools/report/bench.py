@@ -9,8 +9,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from vinejax.records import formats
 from vinejax.records.read import JsonObject, finite_number
-from vinejax.tools.report import axes, formats
+from vinejax.tools.report import axes
 
 MAX_ROWS = 40  # maximum number of estimators, and of sources of predictions in the ranking
 MAX_BINS = 40  # bins of a calibration

@@ -12,18 +12,18 @@ import jinja2
 from etils import epath
 from markupsafe import Markup
 
+from vinejax.records import formats
 from vinejax.records.read import (
     COMPARISON,
     JsonObject,
     Record,
     RunRecords,
     discount_of,
-    printable,
     read_run,
 )
 from vinejax.runtime.display import format_duration
 from vinejax.runtime.workdir import flatten_names, write_atomic
-from vinejax.tools.report import curves, formats, timing
+from vinejax.tools.report import curves, timing
 from vinejax.tools.report.bench import bench_view
 from vinejax.tools.report.comparison import comparison_view
 from vinejax.tools.report.summary_line import Standing, standing_of
@@ -205,7 +205,7 @@ def _printable(tree: object) -> Iterator[tuple[str, str]]:
     if isinstance(tree, dict):
         for name, value in flatten_names(tree).items():
             yield (
-                printable(name),
+                formats.printable(name),
                 formats.clip("none" if value is None else value, 400).text,
             )
 

@@ -25,8 +25,9 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from vinejax.records import formats
 from vinejax.records.read import JsonObject, finite_number
-from vinejax.tools.report import axes, curves, formats
+from vinejax.tools.report import axes, curves
 
 AT_ENDS = "test"  # the `axis` of a row that compares test accuracies at the ends of runs
 AT_ENDS_TEXT = "test, at the ends of the runs"

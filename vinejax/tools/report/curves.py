@@ -9,8 +9,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
+from vinejax.records import formats
 from vinejax.records.read import Record
-from vinejax.tools.report import axes, formats
+from vinejax.tools.report import axes
 
 MAX_COLUMNS = 120
 MAX_DOTS = 12  # a curve with more points than this has no dots, only a line

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from etils import epath
 
 from vinejax.core.errors import UserError
+from vinejax.records import formats
 from vinejax.records.read import JsonObject, discount_of, read_config, read_episodes
 from vinejax.runtime.workdir import write_atomic
-from vinejax.tools.report import formats
 from vinejax.tools.report.build import environment
 from vinejax.tools.report.vine_view import Limits, SolutionView, StepView, VineView, vine_view
 

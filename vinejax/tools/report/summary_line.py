@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from etils import epath
 
+from vinejax.records import formats
 from vinejax.runtime.status import Status, read_status
-from vinejax.tools.report import formats
 
 MIN_RELOAD_S, MAX_RELOAD_S = 5.0, 60.0  # time between two reloads
 MAX_TEXT = 600  # maximum characters of the reason why a run ended

@@ -4,8 +4,9 @@ import math
 import statistics
 from typing import NamedTuple
 
+from vinejax.records import formats
 from vinejax.records.read import Record
-from vinejax.tools.report import axes, curves, formats
+from vinejax.tools.report import axes, curves
 
 PHASES = ("rollout", "value", "score", "train")
 

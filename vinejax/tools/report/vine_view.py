@@ -11,8 +11,9 @@ import math
 from typing import NamedTuple
 
 from vinejax.core.types import CORRECT_REWARD
+from vinejax.records import formats
 from vinejax.records.read import JsonObject, finite_number
-from vinejax.tools.report import formats, rows
+from vinejax.tools.report import rows
 from vinejax.tools.report.episode_choice import choose_episodes, count_open
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from vinejax.records.formats import decimals
 from vinejax.statistics.accuracy import paired_interval
-from vinejax.tools.report.formats import decimals
 
 HEAD = ("set", "problems", "samples per problem", "start, %", "result, %", "difference, points")
 METRIC = "pass_at_1"

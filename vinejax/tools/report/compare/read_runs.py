@@ -9,9 +9,9 @@ from etils import epath
 
 from vinejax.core.errors import UserError
 from vinejax.core.settings import Config, as_tree
-from vinejax.records.read import finite_number, printable, read_run
+from vinejax.records import formats
+from vinejax.records.read import finite_number, read_run
 from vinejax.runtime.workdir import flatten_names, recorded_settings
-from vinejax.tools.report import formats
 from vinejax.tools.report.learning_curve import EvaluationPoint, learning_curve
 
 Settings = dict[str, object]  # dotted name of a field -> its value
@@ -109,4 +109,4 @@ def _names(folders: Sequence[epath.Path]) -> list[str]:
     count = 1
     while len({tuple(path[-count:]) for path in parts}) < len(parts):
         count += 1
-    return [printable("/".join(path[-count:])) for path in parts]
+    return [formats.printable("/".join(path[-count:])) for path in parts]

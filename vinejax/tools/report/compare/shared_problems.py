@@ -10,11 +10,11 @@ from etils import epath
 from markupsafe import Markup
 
 from vinejax.core.types import is_correct
+from vinejax.records import formats
 from vinejax.records.read import (
     JsonObject,
     discount_of,
     finite_number,
-    printable,
     read_config,
     read_episodes,
 )
@@ -89,7 +89,7 @@ def same_problems(folders: Sequence[epath.Path], names: Sequence[str]) -> SamePr
                     for name, group, gamma in zip(names, groups, gammas, strict=True)
                     if group
                 ]
-                problems.append(SharedProblem(printable(problem), sides))
+                problems.append(SharedProblem(formats.printable(problem), sides))
             return SameProblems(iteration, problems)
     return None
 

@@ -1,11 +1,12 @@
 """Numbers and sampled text as they are shown to people; templates escape the results."""
 
+import re
+import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from vinejax.records.read import printable
-
 MAX_BLANK = 40  # characters shown of a text that is blank
+_UNUSUAL = re.compile(r"[^\n\t -~]+")
 
 
 class Clipped(NamedTuple):
@@ -33,6 +34,24 @@ def trimmed(clipped: Clipped) -> Clipped:
     """
     bare = clipped.text.lstrip("\n") if clipped.hidden else clipped.text.strip("\n")
     return clipped._replace(text=bare) if bare.strip() else clipped
+
+
+def printable(text: str) -> str:
+    """Puts visible symbols for characters that are invisible, reorder text or cannot be encoded."""
+    return _UNUSUAL.sub(_pictures, text)
+
+
+def _pictures(run: re.Match[str]) -> str:
+    characters = run.group()
+    return characters if characters.isprintable() else "".join(map(_picture, characters))
+
+
+def _picture(character: str) -> str:
+    if character.isprintable() or unicodedata.category(character) == "Zs":
+        return character
+    code = ord(character)
+    # Unicode has pictures of the control characters of ASCII.
+    return chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"
 
 
 def two_decimals(value: float | None, signed: bool = False) -> str:
