@@ -49,6 +49,9 @@ BLEND: Fields = {
     "credit.labels": "blend",
     "credit.label_weight": 0.7,
 }
+# Groups of equal rewards are replaced, so that every group of a batch teaches. Late in training the
+# default of four rounds would leave places to groups of equal rewards.
+REPLACED: Fields = {"rollout.zero_variance": "resample", "rollout.rounds": 8}
 
 VARIANTS: dict[str, Fields] = {
     "vineppo": {"method": "vineppo", "values.k": 9},
@@ -79,11 +82,10 @@ VARIANTS: dict[str, Fields] = {
     "labels": {**BLEND, "values.every": 5},
     "labels_10": {**BLEND, "values.every": 10},
     "vineppo_k1": {"method": "vineppo", "values.k": 1},
-    # Groups of equal rewards are replaced, so that every group of a batch teaches. Late in training
-    # the default of four rounds would leave places to groups of equal rewards.
-    "grpo_flat": {"method": "grpo", "rollout.zero_variance": "resample", "rollout.rounds": 8},
+    "grpo_flat": {"method": "grpo", **REPLACED},
     # Twice the solutions, of which half are trained on: pods.py.
     "pods": {"method": "benchmarks.learning.pods", "rollout.per_prompt": 8, "ppo.minibatch": 32},
+    "labels_flat": {**BLEND, "values.every": 5, **REPLACED},  # of `BOTH`
     # Of `DISTIL`:
     "opd": {"method": "opd", "opd.teacher": "runs/distil_teacher"},
     "sdpo": {"method": "sdpo", "sdpo.text": "{question}={solution}\n{question}"},
@@ -110,6 +112,7 @@ LONGER = {
     "grpo_flat_cost_labels": Longer("grpo_flat", "labels", 0.14),
     "rloo_whitened_cost_labels": Longer("rloo_whitened", "labels", 0.14),
     "pods_cost_labels": Longer("pods", "labels", 0.14),
+    "grpo_flat_cost_labels_flat": Longer("grpo_flat", "labels_flat", 0.14),
 }
 
 
@@ -233,6 +236,20 @@ LABELS = Experiment(
     against_all="labels",
     reuses=("full", "cheap"),
 )
+# Labels in groups of unequal rewards: do the gains of labels and of replaced groups add up?
+BOTH = Experiment(
+    variants=("labels_flat", "labels", "grpo_flat", "grpo"),
+    longer=("grpo_flat_cost_labels_flat",),
+    higher=LABELS.higher,
+    lower=LABELS.lower,
+    rates_task=None,
+    doses=(),
+    tries=(),
+    baselines=("grpo_flat",),
+    prices=LABELS.prices,
+    against_all="labels_flat",
+    reuses=("full", "cheap", "labels"),
+)
 # Distillation (vinejax/contrib/methods): three seeds, all at the rate of `labels` on `free_order`.
 DISTIL = Experiment(
     tasks=("free_order_2",),
@@ -262,7 +279,14 @@ QUICK = Experiment(
     test_problems=128,
 )
 
-EXPERIMENTS = {"full": FULL, "cheap": CHEAP, "labels": LABELS, "distil": DISTIL, "quick": QUICK}
+EXPERIMENTS = {
+    "full": FULL,
+    "cheap": CHEAP,
+    "labels": LABELS,
+    "both": BOTH,
+    "distil": DISTIL,
+    "quick": QUICK,
+}
 
 # Of every run: 16 solutions an iteration, one update an epoch; evaluation samples as training does.
 SIZES: Fields = {
