@@ -1,6 +1,7 @@
 """Batches from episodes: masks from lengths, advantages of steps, minibatches."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -9,7 +10,15 @@ from helpers import rl_oracles as oracle
 from helpers.applied import assign_credit
 
 from vinejax.core.types import Episode, Rollout
-from vinejax.learner.batch import collate, minibatch_rows, minibatches, step_layout
+from vinejax.learner.batch import (
+    collate,
+    collate_groups,
+    epochs_of,
+    minibatch_rows,
+    minibatches,
+    shuffled_lists,
+    step_layout,
+)
 
 EOS = cases.EOS
 # (prompt, response, step ends, values, reward). The EOS belongs to the last step. The token budget
@@ -57,6 +66,21 @@ def test_no_token_is_lost_to_a_long_episode():
     for row, episode in enumerate(episodes):
         found = np.asarray(batch.tokens[row])[np.asarray(batch.segment_ids[row]) == 1]
         assert found.tolist() == episode.tokens
+    assert collate(episodes, 4, longest=100).tokens.shape[1] == 128
+
+
+def test_episodes_of_a_group_lie_one_after_another():
+    long, short = cases.episode([0, 5, 6], [7, 8, EOS]), cases.episode([0, 9], [3, EOS])
+    batch = collate_groups([(long, short), (short,)], rows=3, longest=40)
+    assert batch.tokens.shape == (3, 48)
+    assert batch.tokens[0, :11].tolist() == [*long.tokens, *short.tokens, 0]
+    assert batch.segment_ids[:, :11].tolist() == [
+        [1] * 6 + [2] * 4 + [0],
+        [1] * 4 + [0] * 7,
+        [0] * 11,
+    ]
+    assert batch.positions[0, :11].tolist() == [*range(6), *range(4), 0]
+    assert [row.nonzero()[0].tolist() for row in batch.mask] == [[3, 4, 5, 8, 9], [2, 3], []]
 
 
 def test_given_tokens_are_not_trained_on():
@@ -136,3 +160,28 @@ def test_the_order_depends_on_seed_iteration_and_epoch_alone():
     orders = {order(batch, *place) for place in places}
     assert len(orders) == 4
     assert {order(other, *place) for place in places} == orders
+
+
+def test_shuffled_lists_have_each_item_once():
+    items = list(range(20))
+    orders = [items]
+    for place in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)):
+        lists = list(shuffled_lists(items, 8, *place))
+        assert [len(part) for part in lists] == [8, 8, 4]
+        orders.append([*itertools.chain.from_iterable(lists)])
+    assert all(sorted(order) == items for order in orders)
+    assert len(set(map(tuple, orders))) == 5
+
+
+def test_each_epoch_has_all_examples_in_batches_of_one_shape():
+    examples = cases.random_episodes([(2, 3)] * 6 + [(4, 40)])
+    batches = list(epochs_of(examples, epochs=2, size=3, seed=1, iteration=2))
+    assert [batch.tokens.shape for batch in batches] == [(3, 48)] * 6
+    orders = []
+    for parts in (batches[:3], batches[3:]):
+        rows = [(b.tokens[i], b.segment_ids[i] == 1) for b in parts for i in range(3)]
+        orders.append([tokens[is_token].tolist() for tokens, is_token in rows if is_token.any()])
+        assert sorted(orders[-1]) == sorted(example.tokens for example in examples)
+    assert orders[0] != orders[1]
+    (wide, *_) = epochs_of(examples, epochs=1, size=3, seed=1, iteration=2, longest=60)
+    assert wide.tokens.shape == (3, 64)
