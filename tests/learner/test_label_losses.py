@@ -194,12 +194,12 @@ def test_packed_labels_lie_at_their_tokens():
 
 
 def with_sampler(difference: float) -> tuple[Batch, list[Any]]:
-    """Two episodes with a label each; the sampler's log-probabilities differ in the first."""
+    """Two episodes with a label at the first token; the sampler differs in the first label."""
     episodes = cases.random_episodes([(3, 2), (2, 4)])
     batch = collate(episodes, 1)
     shape = (len(batch.mask), 2)
     position, old = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
-    position[0, 0], position[1, 0] = 4, 3
+    position[0, 0], position[1, 0] = 3, 2
     old[position > 0] = -1.0
     zeros = np.zeros(shape, np.float32)
     sampler = old.copy()

@@ -72,6 +72,14 @@ def test_what_is_out_of_bounds_is_masked_and_counted():
     assert not by_token.weights.any()
     cut, _ = corrected(config(correction="token_truncate", correction_max=1.2), drift=0.3)
     np.testing.assert_allclose(cut.weights, np.where(cut.mask, 1.2, 0.0), rtol=1e-6)
+    low, _ = corrected(config(correction="token_truncate", correction_min=0.9), drift=-0.3)
+    np.testing.assert_allclose(low.weights, np.where(low.mask, 0.9, 0.0), rtol=1e-6)
+
+
+def test_without_a_drawn_token_there_is_nothing_to_correct():
+    batch, episodes = rollout(0.3)
+    batch, found = with_corrections(batch, np.zeros_like(batch.mask), episodes, config())
+    assert batch.weights is None and found == {"rollout/weight": 1.0, "rollout/masked": 0.0}
 
 
 @pytest.mark.parametrize("correction", ["none", "token_truncate", "sequence_mask"])
