@@ -4,9 +4,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from helpers import loop_cases as cases
 from helpers.chain_cases import Chain, fill_drawn
 from helpers.refusals import refuses
-from helpers.vine_cases import RIGHT, config, episode, fill
+from helpers.vine_cases import PROMPT, RIGHT, WRONG, config, episode, fill
 
 from vinejax.core.settings import ValuesConfig
 from vinejax.credit.allocation import Seen, uniform
@@ -70,6 +71,49 @@ def test_a_rule_without_an_end_is_one_line(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("vinejax.rollout.vine.find_rule", rules_with([0, 0]))
     with refuses("values.allocation"):
         fill([episode(RIGHT)], config())
+
+
+def test_a_rule_sees_the_rewards_before_each_state(monkeypatch: pytest.MonkeyPatch):
+    """The first of the four steps begins at no state."""
+    found = []
+    monkeypatch.setitem(ALLOCATIONS, "uniform", lambda wave, now, values: found.append(now))
+    one = cases.episode(
+        PROMPT,
+        [3] * 8,
+        problem_id="train/7",
+        reward=8.0,
+        step_ends=[2, 4, 6, 8],
+        step_rewards=[0.5, 1.0, 2.0, 4.0],
+        logprobs=[0.0, 0.0, -1.0] * 2 + [-1.0, 0.0],
+    )
+    fill([one], config(positions="low_probability", every=1))
+    assert found == [seen([], [], [], total=15.5, earned=[0.5, 1.5, 3.5])]
+
+
+def test_a_state_of_several_solutions_gets_the_largest_request(monkeypatch: pytest.MonkeyPatch):
+    """In the second wave the last state of each solution alone gets one more continuation.
+
+    All continuations of the first state repeat the first solution, so they pass its other states.
+    """
+
+    def rule(wave, now, values):
+        count = len(now.returns)
+        return [[count] * count, [0] * (count - 1) + [1], None][wave]
+
+    def script(branch, k):
+        return "".join(WRONG) if branch.position == len(PROMPT) else "\n#### 5", "eos"
+
+    monkeypatch.setitem(ALLOCATIONS, "uniform", rule)
+    cfg = config(reuse=True, credit={"labels": "group"})
+    (long, short), _ = fill([episode(WRONG), episode(RIGHT)], cfg, script)
+    assert [len(group) for group in long.continuations] == [4, 4, 4, 5]
+    assert [len(group) for group in short.continuations] == [4, 3]
+    assert counts_of(long) == [4 + 1, 4 + 4, 4 + 4, 5 + 4] and counts_of(short) == [4 + 1, 3]
+    for one in (long, short):  # the other solution passes up to the token by which it leaves
+        assert one.passing is not None
+        shared = len(cases.encode("\n2+3="))
+        passed = one.passing.position[one.passing.is_solution]
+        assert passed.tolist() == [*range(shared + 1)]
 
 
 def rules_with(counts: list[int]):

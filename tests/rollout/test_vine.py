@@ -1,6 +1,7 @@
 """Values: the states, the continuations of each, and the advantages that follow."""
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from helpers.vine_cases import (
 )
 
 from vinejax.core.settings import RewardConfig
+from vinejax.core.types import Episode, Problem
 from vinejax.engine.branches import Branch
 from vinejax.engine.engine import Engine
 
@@ -129,11 +131,89 @@ def test_equal_prefixes_are_one_state():
     assert filled[1].continuations == filled[0].continuations
     np.testing.assert_array_equal(values_of(filled[1]), values_of(filled[0]))
 
-    alone, engine = fill(episodes, config(dedup=False))
+    alone, engine = fill(episodes, config(dedup=False, credit={"labels": "group"}))
     assert len(engine.states()) == 2 + 2 + 4 and len(engine.branches) == 4 * 8
     assert len({branch.seed for branch in engine.branches}) == 4 * 8
     for e, f in zip(alone, filled, strict=True):
         np.testing.assert_array_equal(values_of(e), values_of(f))  # the script answers alike
+        assert e.passing is not None  # own continuations repeat a newline, and leave after it
+        assert len(e.passing.position) == 2 * 4 * len(e.step_ends)
+
+
+def test_solutions_of_several_problems_keep_their_own_states():
+    """Trunk i has i + 1 right continuations of four; a problem grades its own.
+
+    The prefill of trunk i gives its token t the log-probability -(t + i / 8).
+    """
+
+    class Scoring(FakeEngine):
+        @property
+        def scores_as_learner(self) -> bool:
+            return True
+
+        def _scripted(self):
+            yield from super()._scripted()
+            return [-np.arange(len(x), dtype=np.float32) - i / 8 for i, x in enumerate(self.trunks)]
+
+    class Two(Task):
+        def reward(self, problem: Problem, response: str) -> float:
+            return self.rule(response) * {"train/7": 1.0, "train/8": 0.5}[problem.id]
+
+    texts = RIGHT, WRONG, (*RIGHT[:1], "\n5-1=5\n#### 5"), WRONG[1:]
+    episodes = [
+        dataclasses.replace(episode(text), problem_id=f"train/{7 + i % 2}")
+        for i, text in enumerate(texts)
+    ]
+    answers = "\n#### 4", "\n#### 5"
+    engine = Scoring(lambda branch, k: (answers[k > branch.trunk], "eos"))
+    problems = [PROBLEM, (dataclasses.replace(PROBLEM[0], id="train/8"), PROMPT)]
+    cfg = config(dedup=False)
+    filled = fill_values(engine, {}, rewards_of(Two()), problems, episodes, cfg)
+    assert [one.response for one in filled] == [one.response for one in episodes]
+    for i, one in enumerate(filled):
+        assert values_of(one).tolist() == [(i + 1) / 4 * (0.5 if i % 2 else 1.0)] * len(texts[i])
+        assert one.scored == [-(t + i / 8) for t in range(len(PROMPT), len(one.tokens))]
+
+
+def test_no_state_is_before_the_first_position():
+    """Continuations and where they leave belong to the steps that begin at states."""
+    one = episode(RIGHT)
+    logprobs = [math.log(0.5) if t in (2, 5, 9) else 0.0 for t in range(len(one.response))]
+    one = dataclasses.replace(one, logprobs=logprobs)
+    values = {"positions": "low_probability", "every": 1, "max_states": 1}
+    (filled,), engine = fill([one], config(credit={"labels": "group"}, **values))
+    assert engine.states() == [(0, len(PROMPT) + 2)]
+    assert filled.step_ends == [2, 5, 9, len(one.response)]
+    assert filled.value_counts is not None and filled.value_counts.tolist() == [0, 4, 0, 0]
+    assert [len(group) for group in filled.continuations] == [0, 4, 0, 0]
+    assert [len(group) for group in filled.departures] == [0, 4, 0, 0]
+
+
+def with_given_step(one: Episode) -> Episode:
+    """The episode as if its first step had been given."""
+    return dataclasses.replace(one, given=one.step_ends[0], step_ends=one.step_ends[1:])
+
+
+def test_states_after_given_tokens_begin_at_their_end():
+    one = with_given_step(episode(WRONG, reward=0.0))
+    (filled,), engine = fill([one], config(max_states=1))
+    used = [one.given, one.step_ends[0]]
+    assert engine.states() == [(0, len(PROMPT) + n) for n in used]
+    assert values_of(filled).tolist() == [0.75, 1.0, 0.0]
+    assert filled.value_counts is not None and filled.value_counts.tolist() == [4, 4, 0]
+
+
+def test_a_solution_counts_for_its_siblings_after_its_given_tokens():
+    """Its return there is discounted by its own steps; all continuations fail."""
+    whole = episode(WRONG)
+    part = dataclasses.replace(with_given_step(whole), penalty=0.5)
+    values = {"k": 1, "max_states": None, "reuse": True}
+    cfg = cases.config(values=values, ppo={"gamma": 0.5, "whiten": "none"})
+    filled, _ = fill([whole, part], cfg, lambda *_: ("\n#### 5", "eos"))
+    reused = [one.reused.tolist() for one in filled if one.reused is not None]
+    assert reused == [[0, 1, 1, 1], [1, 1, 1]]
+    found = [values_of(one).tolist() for one in filled]
+    assert found == [[0.0, 0.0625, 0.125, 0.25], [0.125, 0.25, 0.5]]
 
 
 def test_budgets():
