@@ -192,11 +192,11 @@ def test_grpo_has_unit_scale_and_rloo_mean_zero():
 
 @pytest.mark.parametrize("kind", ["grpo", "rloo"])
 def test_group_gradients_are_finite(kind):
-    """This includes equal rewards and a group of one, where the standard deviation is 0."""
+    """Equal rewards have a deviation of 0, and a group of one leaves no degree of freedom."""
     ids = np.array([0, 0, 1, 1, 2])
 
     def first(rewards):
-        return jnp.sum(group_advantages(rewards, ids, kind) * jnp.arange(5))
+        return jnp.sum(group_advantages(rewards, ids, kind, ddof=1) * jnp.arange(5))
 
     gradient = np.asarray(jax.grad(first)(jnp.array([1.0, 0.25, 0.5, 0.5, 1.0])))
     assert np.isfinite(gradient).all()
