@@ -1,23 +1,32 @@
 """Every method's gradient, and the identities that tie the methods to one another."""
 
 import dataclasses
+from typing import Any
+from unittest.mock import MagicMock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from helpers import eight_devices
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
 from helpers import rl_oracles as oracle
-from helpers.applied import policy_objective
+from helpers.applied import applied, policy_objective
 from helpers.whole_logits import whole
 
 from vinejax.core.settings import Config, MeshConfig
+from vinejax.core.types import Rollout, RunState, TrainState
+from vinejax.credit.assign import Credit
+from vinejax.learner.batch import step_layout
 from vinejax.learner.policy import PolicyObjective, clipped_loss, token_weights
-from vinejax.methods.ppo import fresh_critic, token_values
+from vinejax.learner.update import Update
+from vinejax.methods import ppo
+from vinejax.methods.ppo import Targets, fresh_critic, token_values
 from vinejax.model.config import Compute
 from vinejax.model.sharding import make_mesh
+from vinejax.session.iteration import Iteration
 
 # --- what must not change a gradient
 
@@ -57,6 +66,9 @@ def test_group_methods_equal_the_loops():
     mean = np.repeat([rewards[:4].mean(), rewards[4:].mean()], 4)
     found = methods.credit(methods.config("dr_grpo"))
     np.testing.assert_allclose(found.advantages, methods.spread(rewards - mean), atol=1e-6)
+    found = methods.credit(methods.config("grpo", reward={"scale": "batch"}))
+    expected = (rewards - mean) / rewards.std()
+    np.testing.assert_allclose(found.advantages, methods.spread(expected), atol=1e-6)
 
 
 def test_reinforce_pp_pays_the_kl_from_the_reward():
@@ -187,8 +199,9 @@ def test_a_fresh_critic_has_the_start_and_a_small_head():
 
 
 def test_critic_values_by_hand():
-    """The final norm, then a linear head."""
-    model, critic, batch = cases.model(), methods.critic_params(), methods.batch()
+    """The final norm, then a linear head. What a model does to its logits does not matter."""
+    model = cases.model(logit_softcap=0.5, logit_divisor=2.0)
+    critic, batch = methods.critic_params(), methods.batch()
     x, _ = model.hidden(critic["backbone"], batch.tokens, batch.positions, batch.segment_ids)
     x = np.asarray(x, np.float64)
     x /= np.sqrt((x**2).mean(axis=-1, keepdims=True) + model.cfg.norm_eps)
@@ -198,3 +211,60 @@ def test_critic_values_by_hand():
     after_first = np.asarray(batch.positions)[:, 1:] > 0
     expected = np.where(after_first, expected + 0.5, 0.0)
     np.testing.assert_allclose(found[:, 1:], expected, atol=1e-5)
+
+
+def test_the_loss_and_the_metrics_of_a_critic_equal_the_loop(monkeypatch: pytest.MonkeyPatch):
+    """The values stand in for the critic's weights."""
+    monkeypatch.setattr(ppo, "token_values", lambda model, critic, batch: critic["values"])
+    batch, mask = methods.batch(), np.asarray(methods.batch().mask)
+    values, old, returns = np.random.default_rng(6).normal(0, 0.2, (3, 8, 32)).astype(np.float32)
+    cfg = methods.config("ppo", critic={"clip": 0.1})
+    rows, loss = ppo.critic_objective(cases.model(), cfg).loss_over((batch, Targets(old, returns)))
+    loss_and_slope = jax.jit(jax.value_and_grad(loss, has_aux=True))
+    (total, sums), slope = loss_and_slope({"values": values}, rows)
+    expected = oracle.value_clip(values, old, returns, 0.1)[mask].mean()
+    np.testing.assert_allclose(total, expected, rtol=1e-5)
+    bounded = np.clip(values, old - np.float32(0.1), old + np.float32(0.1))
+    is_bounded = (bounded - returns) ** 2 > (values - returns) ** 2
+    slopes = np.where(mask & ~is_bounded, values - returns, 0) / mask.sum()
+    np.testing.assert_allclose(slope["values"], slopes, rtol=1e-4, atol=1e-8)
+    found = ppo.critic_metrics(jax.device_get([Update(sums, jnp.float32(3), jnp.bool_(True))]))
+    assert found == pytest.approx(
+        {
+            "critic/loss": expected,
+            "critic/value": values[mask].mean(),
+            "critic/error": ((values - returns)[mask] ** 2).mean(),
+            "critic/clip_frac": (np.abs(values - old) > 0.1)[mask].mean(),
+            "critic/grad_norm": 3.0,
+        },
+        rel=1e-4,
+    )
+
+
+def test_a_critic_learns_the_returns_at_its_own_rate(monkeypatch: pytest.MonkeyPatch):
+    trained, rates = [], []
+
+    def train_on(objective: Any, optimizer: Any, critic: Any, stream: Any, base: Any) -> Any:
+        trained.extend(stream)
+        return critic, []
+
+    def make_optimizer(settings: Any, num_updates: int) -> Any:
+        rates.append(settings.learning_rate)
+        return optax.identity()
+
+    monkeypatch.setattr(ppo, "train_on", train_on)
+    monkeypatch.setattr(ppo, "make_optimizer", make_optimizer)
+    cfg = applied(methods.config("ppo", critic={"learning_rate": 0.25}))
+    iteration = MagicMock(spec=Iteration, cfg=cfg, session=MagicMock(), number=0, metrics={})
+    iteration.session.model, iteration.minibatch_rows.return_value = cases.model(), 4
+    batch = jax.device_get(methods.batch())
+    rollout = Rollout(methods.episodes(), batch, step_layout(batch, methods.episodes()))
+    values = methods.values()
+    credit = Credit(values + 1, mask=batch.mask, returns=2 * values)
+    kept = TrainState(jnp.int32(0), {}, ())
+    ppo.Critic().learn(iteration, RunState(kept, kept), rollout._replace(values=values), credit)
+    assert rates == [0.25] and len(trained) == 2 * cfg.ppo.epochs
+    for rows, targets in trained:
+        np.testing.assert_array_equal(rows.advantages, targets.old_values + 1)
+        np.testing.assert_array_equal(targets.returns, 2 * targets.old_values)
+    assert iteration.metrics["critic/explained_variance"] == pytest.approx(0.75)
