@@ -8,14 +8,15 @@ import subprocess
 import sys
 import time
 
+import jax
 import jax.numpy as jnp
 import pytest
 
-from vinejax.runtime import stopping
+from vinejax.runtime import distributed, stopping, watchdog
 from vinejax.runtime.stopping import Stopped, Watch, deferred
 
 PROCESS = """
-import signal, sys, time, types
+import os, signal, sys, time, types
 from vinejax.runtime import stopping
 
 for number in stopping.SIGNALS:  # a shell starts processes in the background that ignore SIGINT
@@ -26,10 +27,18 @@ stopping.listen()
 
 def loop():
     watch = stopping.Watch()
+    if mode == "forking":
+        if not (child := os.fork()):
+            for number in (signal.SIGINT, signal.SIGTERM):
+                os.kill(os.getpid(), number)
+            os._exit(0)
+        worker = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     print("ready", flush=True)
+    if mode == "forking":
+        print("worker", worker)
     while True:
         time.sleep(0.01)
-        if mode == "loop":
+        if mode != "deaf":
             watch.look()
 
 if mode == "outside":
@@ -66,6 +75,13 @@ def test_a_signal_ends_the_loop_where_it_looks(number: signal.Signals):
     assert err == (note if number == signal.SIGINT else "")
 
 
+def test_signals_to_a_forked_process_are_not_the_runs():
+    """Such as a worker of multiprocessing in a reward function, which ends it by SIGTERM."""
+    status, out, _ = outcome("forking", signal.SIGHUP)
+    expected = f"worker {-signal.SIGTERM}\nstopped by SIGHUP {128 + signal.SIGHUP}\n"
+    assert (status, out) == (0, expected)
+
+
 def test_outside_a_deferral_the_process_ends_at_once():
     status, out, err = outcome("outside", signal.SIGTERM)
     assert (status, out) == (143, "")
@@ -89,6 +105,9 @@ def test_a_run_that_has_saved_is_not_said_to_keep_nothing(monkeypatch: pytest.Mo
         stopping.request(signal.SIGINT)
     stopping.request(signal.SIGINT)
     assert said == ["at once; the same command goes on from the newest checkpoint"]
+    with deferred():  # of the next run in this process, whose first Ctrl-C this is
+        stopping.request(signal.SIGINT)
+    assert len(said) == 1
 
 
 def test_what_was_ignored_stays_ignored(tmp_path: pathlib.Path):
@@ -103,9 +122,35 @@ def test_what_was_ignored_stays_ignored(tmp_path: pathlib.Path):
     assert done.stdout == "[False, False, True]\n"
 
 
+def test_signals_of_other_libraries_stop_nothing(monkeypatch: pytest.MonkeyPatch):
+    """Python writes the number of every signal that has a handler to the pipe."""
+    requested: list[int] = []
+    monkeypatch.setattr(stopping, "request", requested.append)
+    read_end, write_end = os.pipe()
+    os.write(write_end, bytes([signal.SIGUSR1, signal.SIGTERM, signal.SIGCHLD]))
+    os.close(write_end)
+    stopping._read(read_end)
+    os.close(read_end)
+    assert requested == [signal.SIGTERM]
+
+
+def test_a_request_counts_also_if_the_terminal_is_closed(monkeypatch: pytest.MonkeyPatch):
+    """An error would end the thread that reads the signals, and the run would ignore the next."""
+
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with deferred(), monkeypatch.context() as closed:
+        closed.setattr(os, "write", fail)
+        stopping.request(signal.SIGINT)
+        with pytest.raises(Stopped, match="SIGINT"):
+            Watch().look()
+
+
 def test_the_watch_looks_only_within_a_deferral():
-    watch = Watch()
+    watch, count = Watch(), watchdog.OWN_SIGNS.count
     watch.look()
+    assert watchdog.OWN_SIGNS.count == count + 1  # else a long stage would count as silence
     with deferred():
         watch.look(jnp.ones(2))
         stopping.request(signal.SIGTERM)
@@ -116,6 +161,43 @@ def test_the_watch_looks_only_within_a_deferral():
     watch.look()
     with deferred():  # of the next run in this process, if any
         watch.look()
+
+
+def test_the_host_is_at_most_one_step_ahead_of_the_devices(monkeypatch: pytest.MonkeyPatch):
+    waited: list[str] = []
+    monkeypatch.setattr(jax, "block_until_ready", waited.append)
+    watch = Watch()
+    with deferred():
+        for step, done in (("first", []), ("second", ["first"]), (None, ["first", "second"])):
+            watch.look(step)
+            assert waited == done
+
+
+@pytest.mark.parametrize("backend", ["cpu", "tpu"])
+def test_several_hosts_stop_by_the_maximum_of_their_numbers(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Another host has the request. Devices other than CPUs never wait for the hosts."""
+    started: list[int] = []
+    waited: list[str] = []
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    monkeypatch.setattr(jax, "block_until_ready", waited.append)
+    monkeypatch.setattr(
+        distributed, "start_maximum", lambda number: started.append(number) or signal.SIGTERM
+    )
+    watch = Watch()
+    with deferred():
+        watch.look()
+        assert started == ([] if backend == "cpu" else [0])
+        with pytest.raises(Stopped, match="SIGTERM"):
+            watch.look("step")
+    assert waited == (["step"] if backend == "cpu" else [])
+    with deferred(), pytest.raises(Stopped, match="SIGTERM"):
+        stopping.request(signal.SIGHUP)
+        for _ in range(2):
+            watch.look("step")
+    assert started[-1] == signal.SIGHUP  # the other hosts get it
 
 
 HOST = """

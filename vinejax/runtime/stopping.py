@@ -56,6 +56,7 @@ def listen() -> None:
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
     signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    os.register_at_fork(after_in_child=_detach)
     threading.Thread(target=_read, args=(read_end,), name="signals", daemon=True).start()
     _Request.is_listening = True
 
@@ -138,6 +139,17 @@ class Watch:
 
 def _do_nothing(*_: object) -> None:
     """A signal handler that does nothing: Python itself writes the signal's number to a pipe."""
+
+
+def _detach() -> None:
+    """Detaches a forked process from the run: no signal to it reaches the run, SIGTERM ends it.
+
+    A function of the user's may end its workers (multiprocessing), which must not stop the run.
+    Ctrl-C reaches workers, too, and does nothing in them, because the run needs their results.
+    """
+    signal.set_wakeup_fd(-1)
+    if signal.getsignal(signal.SIGTERM) is _do_nothing:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _read(pipe: int) -> None:
