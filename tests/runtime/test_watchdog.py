@@ -1,8 +1,12 @@
 """Tests the watchdog: it reports silence and the process that is behind, and disturbs no work."""
 
 import dataclasses
+import errno
 import json
+import sys
+import threading
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -29,12 +33,18 @@ def wait_for(capfd: pytest.CaptureFixture[str], text: str, count: int) -> str:
     return found
 
 
-def test_silence_is_said_and_said_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_silence_is_said_and_said_again(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    line, after = Watchdog.line, []
+    monkeypatch.setattr(Watchdog, "line", lambda self, s: after.append(s) or line(self, s))
     with Watchdog(epath.Path(tmp_path), SILENCE_S):
         sign("value")
+        sign()
         found = wait_for(capfd, "vinejax: warning: no sign of life for ", 2)
     for part in found.split("vinejax: warning: no sign of life for ")[1:]:
         assert "in stage 'value'" in part.splitlines()[0]
+    assert after[:2] == pytest.approx([SILENCE_S, 2 * SILENCE_S])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -43,6 +53,7 @@ def test_silence_shows_where_each_thread_is(tmp_path: Path, capfd: pytest.Captur
         # Each in a dump of its own: what is written while `capfd` is read can be lost.
         for text in ("Timeout (0:00:00.2", "in _watch", "in test_silence_shows_where"):
             assert text in wait_for(capfd, text, 1)
+    assert all(thread.name != "watchdog" for thread in threading.enumerate())
     capfd.readouterr()
     time.sleep(3 * SILENCE_S)
     assert "Timeout" not in capfd.readouterr().err  # it ends with the watchdog
@@ -100,6 +111,26 @@ def test_a_damaged_file_is_as_none(tmp_path: Path):
     (tmp_path / "alive" / "1.json").write_text('{"host": "b"}')
     watchdog = Watchdog(epath.Path(tmp_path), 60, process=0, processes=2)
     assert watchdog.line(60.0).endswith("ever heard of process 0, 1")
+
+
+def test_every_poll_writes_the_heartbeat_also_after_the_terminal_was_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    """Otherwise other hosts would name this one as behind for the rest of the run."""
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(sys, "stderr", types.SimpleNamespace(write=fail, flush=fail))
+    with Watchdog(epath.Path(tmp_path), SILENCE_S, process=0, processes=2):
+        wait_for(capfd, "Timeout", 2)  # faulthandler's; the warning comes before the second one
+        sign("value")
+        deadline = time.monotonic() + 30
+        found = ""
+        while "value" not in found and time.monotonic() < deadline:
+            time.sleep(0.01)
+            found = (tmp_path / "alive" / "0.json").read_text()
+    assert json.loads(found) == {"host": "a", "stage": "value", "count": 1}
 
 
 def test_an_object_store_that_does_not_answer_does_not_end_it(

@@ -4,6 +4,7 @@ If one of several processes hangs, the others wait for it. Each process writes i
 a file in the workdir, so that the warning can name the processes that are behind the others.
 """
 
+import contextlib
 import dataclasses
 import faulthandler
 import json
@@ -73,7 +74,8 @@ class Watchdog:
                 faulthandler.dump_traceback_later(self._silence_s, repeat=True, file=STDERR)
             elif polls % POLLS == 0:
                 line = self.line(polls * self._silence_s / POLLS)
-                print(f"vinejax: warning: {line}", file=sys.stderr, flush=True)
+                with contextlib.suppress(OSError):  # the terminal may be closed
+                    print(f"vinejax: warning: {line}", file=sys.stderr, flush=True)
 
     def line(self, silent_s: float) -> str:
         """The text of the warning after `silent_s` seconds without a heartbeat."""
