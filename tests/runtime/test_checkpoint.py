@@ -5,9 +5,10 @@ import gc
 import os
 import pathlib
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +16,15 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
+from etils import epath
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from vinejax.core.errors import WorkdirError
 from vinejax.core.types import RunState, TrainState
 from vinejax.runtime import checkpoint as checkpoint_module
-from vinejax.runtime.checkpoint import Checkpoints
+from vinejax.runtime.checkpoint import Checkpoints, find_policy, find_trained, restore_policy
+from vinejax.runtime.checksums import write_checksums
+from vinejax.runtime.remedies import MAKE_ROOM
 
 OPTIMIZER = optax.chain(
     optax.clip_by_global_norm(1.0), optax.adamw(optax.linear_schedule(1e-2, 0.0, 9))
@@ -210,6 +214,27 @@ def test_weights_alone(tmp_path: pathlib.Path):
             best.restore(7, make_state())
 
 
+def test_the_policies_that_best_and_last_name(tmp_path: pathlib.Path):
+    workdir, weights = epath.Path(tmp_path), {"w": np.arange(3.0)}
+    assert find_policy(workdir, "best") is None and not list(tmp_path.iterdir())
+    with Checkpoints(tmp_path / "checkpoints", keep=2) as checkpoints:
+        checkpoints.save_params(2, weights, {"evaluated": 0})
+        checkpoints.wait()
+        for policy in ("best", "last"):  # nothing was evaluated
+            assert find_policy(workdir, policy) == ("checkpoints", 2)
+        checkpoints.save_params(3, weights, {"evaluated": 3})
+    assert find_policy(workdir, "best") is None, "the start of the run was better"
+    assert find_trained(workdir, "best") == find_policy(workdir, "last") == ("checkpoints", 3)
+    with Checkpoints(tmp_path / "best", keep=1) as best:
+        with pytest.raises(WorkdirError, match="best: holds no checkpoint any more"):
+            restore_policy(workdir / "best", weights)
+        best.save_params(1, weights, {"pass_at_1": 0.5})
+    assert find_policy(workdir, "best") == ("best", 1)
+    found, name = restore_policy(workdir / "best", weights)
+    assert_equal(found, weights)
+    assert name == "best/1"
+
+
 def test_a_save_that_was_cut_short_does_not_count(tmp_path: pathlib.Path):
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         checkpoints.save(1, make_state(1), {})
@@ -225,6 +250,37 @@ def test_a_save_that_was_cut_short_does_not_count(tmp_path: pathlib.Path):
         state, meta = checkpoints.restore(2, make_state())
     assert meta == {"i": 2}
     assert_equal(state, make_state(2))
+
+
+def test_room_is_made_before_a_save(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """The disk may have none for a checkpoint beside those that are replaced or unfinished.
+
+    An earlier checkpoint 4, too, is there where a process was killed while it deleted it.
+    """
+    saved(tmp_path, 1, 4)
+    for left in ("7.orbax-checkpoint-tmp", "deleted/4/params"):
+        (tmp_path / left).mkdir(parents=True)
+    found: list[set[str]] = []
+    with Checkpoints(tmp_path, keep=9) as checkpoints:
+        save = checkpoints._manager.save
+
+        def look(*arguments: Any, **options: Any) -> None:
+            found.append({path.name for path in tmp_path.iterdir()})
+            save(*arguments, **options)
+
+        monkeypatch.setattr(checkpoints._manager, "save", look)
+        checkpoints.save(2, make_state(2), {"i": 2})
+    assert found == [{"1"}]
+
+
+def test_only_the_first_process_removes_what_is_left(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Another one may be slower, and what it finds may be the save that the first has begun."""
+    monkeypatch.setattr(checkpoint_module, "is_writer", lambda: False)
+    (tmp_path / "7.orbax-checkpoint-tmp").mkdir()
+    saved(tmp_path, 1)
+    assert (tmp_path / "7.orbax-checkpoint-tmp").exists()
 
 
 def refusal(folder: pathlib.Path, iteration: int, params: Any) -> str:
@@ -337,6 +393,66 @@ def test_missing_checkpoints_and_folders(tmp_path: pathlib.Path):
     with Checkpoints(tmp_path / "new", keep=1) as checkpoints:
         with pytest.raises(WorkdirError, match="new/3: no such checkpoint"):
             checkpoints.restore(3, make_state())
+        assert checkpoints.check_newest(), "none is damaged"
+
+
+def test_a_meta_is_renewed_by_the_process_that_writes(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(3, make_state(), {"evaluated": 2})
+        checkpoints.renew_meta(3, {"evaluated": 3})  # after the save, which is not finished yet
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setattr(checkpoint_module, "is_writer", lambda: False)
+            checkpoints.renew_meta(3, {"evaluated": 4})
+        assert checkpoints.restore(3, make_state())[1] == {"evaluated": 3}
+        (tmp_path / "3/checksums.0-of-1.json").write_text("{")
+        with pytest.raises(WorkdirError, match="cannot be written"):
+            checkpoints.renew_meta(3, {"evaluated": 5})
+
+
+@pytest.mark.parametrize("name", ["kept", "options"])
+def test_state_of_the_data_has_the_shape_of_the_data(tmp_path: pathlib.Path, name: str):
+    """Orbax restores a NumPy array of any shape, such as one number for each problem."""
+
+    class Kept(NamedTuple):
+        values: np.ndarray
+
+    def with_values(count: int) -> RunState:
+        values = np.arange(count)
+        part = Kept(values) if name == "kept" else {"values": values}
+        return make_state()._replace(**{name: part})
+
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(4, with_values(3), {})
+        found, _ = checkpoints.restore(4, with_values(3))
+        assert_equal(getattr(found, name), getattr(with_values(3), name))
+        message = r"4: keeps values of shape \(3,\), and this data needs \(5,\); restore the data"
+        with pytest.raises(WorkdirError, match=message):
+            checkpoints.restore(4, with_values(5))
+
+
+def test_a_part_of_the_methods_state_is_compared_and_read(tmp_path: pathlib.Path):
+    class Kept(NamedTuple):
+        count: np.ndarray
+        weights: dict[str, np.ndarray]
+
+    kept = Kept(np.arange(3), {"w": np.ones(2)})
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(4, make_state()._replace(kept=kept), {})
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        found = checkpoints.restore_kept(4, {"weights": {"w": np.zeros(2)}})
+        assert_equal(found, {"weights": kept.weights})
+        flip(tmp_path / "4/kept/_METADATA")
+        with pytest.raises(WorkdirError, match=r"4: is damaged \(kept/_METADATA"):
+            checkpoints.restore_kept(4, {"weights": {"w": np.zeros(2)}})
+
+
+@pytest.mark.parametrize("words", checkpoint_module.NO_ROOM)
+def test_a_disk_without_room_is_told_with_the_remedy(tmp_path: pathlib.Path, words: str):
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        error = checkpoints._unwritable(ValueError(f"Error writing\n x: {words} [source]"))
+    assert str(error) == f"{tmp_path}: cannot be written ({words}); {MAKE_ROOM}"
 
 
 def test_a_failed_save_is_reported(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
@@ -438,6 +554,7 @@ def test_the_next_save_replaces_what_is_damaged(tmp_path: pathlib.Path):
     with Checkpoints(folder, keep=9) as checkpoints:
         checkpoints.newest(lambda step: checkpoints.restore(step, make_state()))
         checkpoints.save(4, make_state(4), {"i": "again"})
+        assert checkpoints.has(4), "the new one is not damaged"
     found = newest(folder)
     assert found is not None and found[1] == {"i": "again"}
     flip(folder / "4/params/_METADATA")
@@ -464,6 +581,44 @@ def test_without_one_that_is_whole_there_is_one_line(
     assert "\n" not in str(e.value)
 
 
+def test_a_checkpoint_that_another_process_saves_meanwhile_is_found(tmp_path: pathlib.Path):
+    """As beside `--mode=eval`: the run has deleted the one that was read, and has a newer one."""
+    saved(tmp_path, 4)
+
+    def restore(iteration: int) -> int:
+        if iteration == 4:
+            shutil.copytree(tmp_path / "4", tmp_path / "6")
+            raise checkpoint_module.DamagedError("4: is gone")
+        return iteration
+
+    with Checkpoints(tmp_path, keep=9) as checkpoints:
+        assert checkpoints.newest(restore) == 6
+
+
+def test_processes_find_the_same_damage_and_the_same_checksums(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    """Each compares a part of the files, and all go back to the same checkpoint."""
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        monkeypatch.setattr(checkpoint_module, "process_place", lambda: (1, 2))
+        checkpoints.save_params(4, {"w": np.ones(1)}, {"i": 4})
+        checkpoints.wait()
+        assert (tmp_path / "4/checksums.1-of-2.json").exists()
+        monkeypatch.undo()
+        write_checksums(epath.Path(tmp_path / "4"), 4, 0, 2)
+        other = ["params/x is not as it was saved", True]
+        monkeypatch.setattr(checkpoint_module, "exchange", lambda own: [own, other])
+        with pytest.raises(WorkdirError, match=r"4: is damaged \(params/x is not"):
+            checkpoints.meta(4)
+        assert capfd.readouterr().err == ""
+        other[:] = None, False
+        assert checkpoints.meta(4) == {"i": 4}
+        assert "4: has no checksums (not written yet" in capfd.readouterr().err
+        monkeypatch.setattr(checkpoint_module, "is_writer", lambda: False)
+        checkpoints.meta(4)
+        assert capfd.readouterr().err == "", "one process says so"
+
+
 @abandons_reads
 @pytest.mark.usefixtures("tidy")
 def test_one_without_checksums_is_used_and_said(
@@ -480,26 +635,38 @@ def test_one_without_checksums_is_used_and_said(
     reasons = "has no checksums (not written yet, or its process died before)"
     assert capfd.readouterr().err.startswith(f"vinejax: {folder}/4: {reasons}")
     truncate(folder / "4/params")
+    hook = sys.unraisablehook
     found = newest(folder)
     assert found is not None and found[1] == {"i": 2}
+    assert sys.unraisablehook is hook, "later warnings are shown"
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == 2 and all(line.startswith(f"vinejax: {folder}/4: ") for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("failure", "raised", "message"),
+    [
+        (OSError(28, "No space left"), WorkdirError, r"run: cannot be written \(.*No space left"),
+        (RuntimeError("a bug"), RuntimeError, "^a bug$"),
+    ],
+)
 def test_a_save_that_fails_in_the_background_is_raised_at_the_next_call(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    failure: Exception,
+    raised: type[Exception],
+    message: str,
 ):
     def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise failure
 
     monkeypatch.setattr(checkpoint_module, "write_checksums", fail)
     checkpoints = Checkpoints(tmp_path / "run", keep=1)
     checkpoints.save(1, make_state(), {})
-    for call in (lambda: checkpoints.save(2, make_state(), {}), checkpoints.raise_failure):
-        with pytest.raises(WorkdirError, match=r"run: cannot be written \(.*No space left"):
+    calls = [lambda: checkpoints.save(2, make_state(), {}), checkpoints.wait]
+    for call in (*calls, checkpoints.raise_failure, checkpoints.close):
+        with pytest.raises(raised, match=message):
             call()
-    with pytest.raises(WorkdirError):
-        checkpoints.close()
 
 
 def test_a_long_error_keeps_its_end():
