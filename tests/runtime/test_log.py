@@ -20,7 +20,8 @@ from rich.console import Console
 from tensorboardX.proto import event_pb2
 
 from vinejax.core.settings import LogConfig
-from vinejax.runtime import display
+from vinejax.runtime import display, watchdog
+from vinejax.runtime import events as events_module
 from vinejax.runtime import log as log_module
 from vinejax.runtime.log import RunLog
 
@@ -61,6 +62,11 @@ def scalars(folder: pathlib.Path) -> list[tuple[str, int, float]]:
     ]
 
 
+def die(*_: object) -> None:
+    """Ends a call as a kill does, for whatever it would have done afterwards."""
+    raise KeyboardInterrupt
+
+
 def test_metrics_are_strict_json_with_the_place_first(tmp_path: pathlib.Path):
     with open_log(tmp_path) as log:
         values = {"a": 1.5, "b": np.float32(0.25), "c": jnp.float32(2), "d": jnp.bfloat16(0.5)}
@@ -87,6 +93,40 @@ def test_tensorboard_has_the_same_numbers(tmp_path: pathlib.Path):
     assert scalars(tmp_path / "tensorboard" / "eval") == [("eval/pass_at_1", 0, 0.25)]
     expected = [("reward/mean", 0, 0.5), ("reward/mean", 1, 0.75)]
     assert scalars(tmp_path / "tensorboard" / "train") == expected
+
+
+@pytest.mark.parametrize("remote", [True, False])
+def test_an_object_store_gets_events_at_intervals(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, remote: bool
+):
+    """Every upload is of the whole file, so one per record would grow with the run's square."""
+    clock, flushed = [0.0], []
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    monkeypatch.setattr(events_module, "is_remote", lambda _: remote)
+    file = events_module.Events(epath.Path(tmp_path), None, "")
+    monkeypatch.setattr(file._writer, "flush", lambda: flushed.append(clock[0]))
+    times = (0.0, 29.0, 30.0, 59.0, 61.0)
+    for clock[0] in times:
+        file.add({"x": 1.0}, 0)
+    monkeypatch.undo()
+    file.close()
+    assert flushed == ([0.0, 30.0, 61.0] if remote else [*times])
+
+
+def test_an_error_of_the_last_events_is_raised_unless_another_ends_the_run(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    close = log_module.Events.close
+
+    def fail(events: log_module.Events) -> None:
+        close(events)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(log_module.Events, "close", fail)
+    for divisor, error in ((1, OSError), (0, ZeroDivisionError)):
+        with pytest.raises(error), open_log(tmp_path) as log:
+            log.metrics(0, 4, "train", {"x": 1.0})
+            _ = 1 / divisor
 
 
 def test_tensorboard_is_told_what_a_resumed_run_repeats(tmp_path: pathlib.Path):
@@ -151,12 +191,15 @@ def test_evaluation_alone_drops_nothing(tmp_path: pathlib.Path):
     before = points(tmp_path)
     with open_log(tmp_path, resumed_at=None) as log:
         log.metrics(2, 8, "test", {"test/pass_at_1": 0.3})
-    assert points(tmp_path) == [*before, ("test", 2, 8)]
+        log.metrics(2, 8, "eval", {"eval/pass_at_1": 0.3})
+    before.remove(("eval", 2, 8))  # the new one replaces it
+    assert points(tmp_path) == [*before, ("test", 2, 8), ("eval", 2, 8)]
 
 
-def test_a_line_that_a_crash_cut_is_dropped(tmp_path: pathlib.Path):
+@pytest.mark.parametrize("cut", ['{"iteration": 1, "st', '{"iteration": 1, "stage": "eval"}'])
+def test_a_line_that_a_crash_cut_is_dropped(tmp_path: pathlib.Path, cut: str):
     whole = '{"iteration": 0, "step": 4, "stage": "train"}\n'
-    (tmp_path / "metrics.jsonl").write_text(whole + '{"iteration": 1, "st')
+    (tmp_path / "metrics.jsonl").write_text(whole + cut)
     with open_log(tmp_path, resumed_at=1) as log:
         log.metrics(1, 8, "train", {})
     assert points(tmp_path) == [("train", 0, 4), ("train", 1, 8)]
@@ -186,13 +229,41 @@ def test_damaged_metrics_are_repaired_and_kept(
     ]
 
 
+def test_a_whole_last_line_that_cannot_be_read_is_kept(tmp_path: pathlib.Path):
+    """No crash has cut it off, so it may be more than the record of one iteration."""
+    (tmp_path / "metrics.jsonl").write_text("nonsense\n")
+    with open_log(tmp_path):
+        assert (tmp_path / "metrics.jsonl").read_text() == ""
+    assert (tmp_path / "metrics.jsonl.damaged").read_text() == "nonsense\n"
+
+
+@pytest.mark.parametrize("repaired", [True, False])
+def test_a_start_that_is_killed_loses_no_record(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, repaired: bool
+):
+    """metrics.jsonl is the only copy: it is not written in place, to repair it or to resume."""
+    with open_log(tmp_path) as log:
+        for i in range(3):
+            log.metrics(i, i, "train", {"x": i})
+    file = tmp_path / "metrics.jsonl"
+    if repaired:
+        file.write_text(file.read_text() + "cut off")
+    before = file.read_text()
+    monkeypatch.setattr(log_module, "write_atomic", die)
+    with pytest.raises(KeyboardInterrupt):
+        open_log(tmp_path, resumed_at=1)
+    assert file.read_text() == before
+
+
 def test_what_a_start_says_of_an_interrupted_run(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ):
     with open_log(tmp_path) as log:
         for i in range(4):
+            if i == 3:
+                log.metrics(i, i, "eval", {"x": i})
             log.metrics(i, i, "train", {"x": i})
-            log.episodes(i, [{"i": i}])
+            log.episodes(i, [{"i": i}] * i)  # the first file is empty
     for name in ("metrics.jsonl", "episodes/1.jsonl", "episodes/3.jsonl"):
         (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-3])
     capsys.readouterr()
@@ -222,7 +293,9 @@ def test_object_stores_get_the_whole_file(tmp_path: pathlib.Path, monkeypatch: p
 
 
 def test_timings_last_until_the_next_line(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    clock = [0.0]
+    clock, shown = [0.0], []
+    monkeypatch.setattr(display.Display, "stage", lambda self, name: shown.append(name))
+    monkeypatch.setattr(watchdog, "OWN_SIGNS", watchdog.Signs("a", "start", 0))
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
 
     def work(seconds: float) -> None:
@@ -233,17 +306,19 @@ def test_timings_last_until_the_next_line(tmp_path: pathlib.Path, monkeypatch: p
             work(2)
         with log.stage("rollout"), log.stage("value"):
             work(3)
+            assert watchdog.OWN_SIGNS == watchdog.Signs("a", "value", 3)
         with pytest.raises(ZeroDivisionError), log.stage("train"):
             work(1)
             _ = 1 / 0
         expected = {"timing_s/rollout": 5.0, "timing_s/value": 3.0, "timing_s/train": 1.0}
         assert log.timings == expected
+        assert shown == ["rollout", "", "rollout", "value", "rollout", "", "train", ""]
         log.metrics(0, 4, "train", {"x": 1.0, **log.timings})
         assert log.timings == {}
     assert lines(tmp_path)[0].items() >= expected.items()
 
 
-def test_episodes_are_whole_files(tmp_path: pathlib.Path):
+def test_episodes_are_whole_files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     rows = [
         {
             "values": np.array([0.5, math.nan]),
@@ -257,6 +332,9 @@ def test_episodes_are_whole_files(tmp_path: pathlib.Path):
         log.episodes(3, iter([*rows, *rows]))
         with pytest.raises(TypeError):
             log.episodes(3, [{"bad": object()}])
+        monkeypatch.setattr(log_module, "write_atomic", die)
+        with pytest.raises(KeyboardInterrupt):  # a kill leaves those of the start before
+            log.episodes(3, [{"a": 1}])
     files = list((tmp_path / "episodes").iterdir())
     assert [file.name for file in files] == ["3.jsonl"]
     found = [json.loads(line) for line in files[0].read_text().splitlines()]
@@ -270,6 +348,7 @@ def test_other_processes_do_nothing(tmp_path: pathlib.Path, capsys: pytest.Captu
         assert set(log.timings) == {"timing_s/train"}
         log.message("hello")
         log.metrics(0, 4, "train", {"x": 1.0})
+        assert log.timings == {}
         log.episodes(0, [{}])
     assert list(tmp_path.iterdir()) == [] and capsys.readouterr().out == ""
 
