@@ -76,11 +76,30 @@ def test_a_forked_process_does_not_hold_it_after_the_death_of_the_run(tmp_path: 
             os.kill(child, signal.SIGKILL)
 
 
+def next_descriptor() -> int:
+    """The descriptor that the next file to be opened gets, which is the lowest free one."""
+    file = os.open(os.devnull, os.O_RDONLY)
+    os.close(file)
+    return file
+
+
 def test_it_is_held_once_and_released(tmp_path: pathlib.Path):
     with held(tmp_path) as lock:
         lock.take()
+        free = next_descriptor()
         assert f"process {os.getpid()} on host" in refusal(tmp_path)
+        assert next_descriptor() == free, "the refused one keeps no file open"
     held(tmp_path).release()
+
+
+def test_a_second_release_closes_no_file_of_others(tmp_path: pathlib.Path):
+    """Every process that is forked later releases it once more."""
+    lock = held(tmp_path)
+    lock.release()
+    with (tmp_path / "file").open("w") as file:  # it may get the descriptor of the lock
+        lock.release()
+        file.write("text")
+    assert (tmp_path / "file").read_text() == "text"
 
 
 def test_a_holder_that_could_not_write_its_name(tmp_path: pathlib.Path):
@@ -88,6 +107,23 @@ def test_a_holder_that_could_not_write_its_name(tmp_path: pathlib.Path):
         with held(tmp_path):
             (tmp_path / FILE).write_text(text)
             assert "another process is training there" in refusal(tmp_path)
+
+
+def test_the_name_of_the_holder_replaces_a_longer_one(tmp_path: pathlib.Path):
+    (tmp_path / FILE).write_text(json.dumps({"host": "a" * 99, "pid": 123456789}))
+    with held(tmp_path):
+        assert f"process {os.getpid()} on host {socket.gethostname()} is" in refusal(tmp_path)
+
+
+def test_on_a_full_disk_the_lock_holds_without_a_name(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", fail)
+    with held(tmp_path):
+        assert "another process is training there" in refusal(tmp_path)
 
 
 def test_a_folder_without_a_lock_file_is_left_as_it_is(tmp_path: pathlib.Path):

@@ -61,6 +61,26 @@ def test_a_killed_process_is_lost_though_it_said_nothing(tmp_path: pathlib.Path)
     assert not is_locked(workdir)
 
 
+def test_a_run_whose_lock_file_is_gone_is_lost(tmp_path: pathlib.Path):
+    """As in a copy of a workdir without hidden files; the process of a run keeps the file open."""
+    write_status(epath.Path(tmp_path), status())
+    assert getattr(read_status(epath.Path(tmp_path)), "state", None) == "lost"
+
+
+def test_a_process_that_dies_while_it_writes_leaves_the_status_before(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    written = status(state="stopped")
+    write_status(epath.Path(tmp_path), written)
+    monkeypatch.setattr(of_run, "write_atomic", die)
+    with pytest.raises(KeyboardInterrupt):
+        write_status(epath.Path(tmp_path), status())
+    assert read_status(epath.Path(tmp_path)) == written
+
+
 def test_a_run_of_another_host_is_lost_once_it_is_silent(tmp_path: pathlib.Path):
     """The lock of a run on another host may be invisible from here."""
     workdir = epath.Path(tmp_path)
@@ -98,6 +118,7 @@ def test_looking_at_a_lock_refuses_nobody(tmp_path: pathlib.Path, monkeypatch: p
     assert not is_locked(workdir)
     looked = os.open(tmp_path / FILE, os.O_RDONLY)
     fcntl.flock(looked, fcntl.LOCK_SH)
+    assert is_locked(workdir) is False  # two processes may look at once
     threading.Timer(0.01, os.close, [looked]).start()
     with WorkdirLock(workdir) as lock:
         lock.take()

@@ -18,6 +18,7 @@ from helpers.paths import REPO
 import vinejax
 from vinejax.config.load import field_names, from_dict, section_names
 from vinejax.core.errors import UserError, WorkdirError
+from vinejax.core.sections import Section
 from vinejax.core.settings import (
     RENAMED,
     Config,
@@ -163,6 +164,24 @@ def test_another_run_is_refused(tmp_path: pathlib.Path, fields: dict, message: s
     assert (tmp_path / "config.json").read_bytes() == before
 
 
+def test_settings_of_an_accessory_are_compared(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    class Extra(Section, section="extra"):
+        weight: float = 1.0
+
+    def find(_: str, name: str) -> type[Section] | None:
+        return Extra if name == "extra" else None
+
+    monkeypatch.setattr(workdir, "contributed_class", find)
+    cfg = Config(sections={"extra": Extra(weight=2.0)})
+    open_workdir(cfg, tmp_path)
+    check_workdir(cfg, tmp_path)
+    for other, now in ((Config(), 1.0), (Config(sections={"extra": Extra(weight=3.0)}), 3.0)):
+        with pytest.raises(WorkdirError, match=f"extra.weight was 2.0 and is now {now}; set"):
+            check_workdir(other, tmp_path)
+
+
 def test_all_that_a_row_of_meshes_sets_may_change():
     """A start is compared with the values for the last start's devices, before it knows its own."""
     row = TopologyConfig(data=2, fsdp=2, tensor=2, slots=7, memory_gib=1.0, microbatch=2)
@@ -299,6 +318,42 @@ def test_iterations_without_checkpoints_are_refused(tmp_path: pathlib.Path):
     check_workdir(Config(), tmp_path)
 
 
+def test_an_object_store_has_no_folder_of_checkpoints(monkeypatch: pytest.MonkeyPatch):
+    """So what a start finds there does not tell whether it is missing."""
+    empty_bucket(monkeypatch)
+    folder = epath.Path("gs://bucket/run")
+    record_run(Config(), folder)
+    write_atomic(folder / "metrics.jsonl", '{"iteration": 0, "stage": "train"}\n')
+    assert check_workdir(Config(), folder) == folder
+
+
+def test_a_start_that_is_killed_keeps_the_record_of_the_run(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Without it no later start could continue the run."""
+    open_workdir(Config(), tmp_path)
+    before = record(tmp_path)
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(workdir, "write_atomic", die)
+    with pytest.raises(KeyboardInterrupt):
+        open_workdir(from_dict({"iterations": 3}), tmp_path)
+    assert record(tmp_path) == before
+
+
+def test_a_client_of_an_object_store_may_be_missing(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    def fail(_: object) -> None:
+        raise ImportError("No module named 'gcsfs'")
+
+    monkeypatch.setattr(workdir, "check_contents", fail)
+    with pytest.raises(WorkdirError, match=r"cannot be used \(No module named 'gcsfs'\); choose"):
+        check_workdir(Config(), "gs://bucket/run")
+
+
 def test_folders_that_cannot_be_used(tmp_path: pathlib.Path):
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "below", "/proc/vinejax"):
@@ -364,7 +419,8 @@ def test_two_writers_of_a_file_do_not_disturb_each_other(
 def test_unfinished_files_of_killed_processes_are_removed(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
-    names = ("status.json", "episodes/3.jsonl", "alive/1.json", "eval/sets/gsm8k.jsonl")
+    names = ["status.json", "episodes/3.jsonl", "episodes/4.jsonl", "alive/1.json"]
+    names.append("eval/sets/gsm8k.jsonl")
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         with monkeypatch.context() as patch:
@@ -378,6 +434,18 @@ def test_unfinished_files_of_killed_processes_are_removed(
     assert len(left) == len(names) and all(path.exists() for path in left)
     for path in (*left, tmp_path / "mine.tmp"):
         os.utime(path, (0, 0))
+    with monkeypatch.context() as patch:
+        refused: list[epath.Path] = []
+
+        def unlink(path: epath.Path) -> None:
+            if path.parent.name == "episodes" and not refused:
+                refused.append(path)
+                raise PermissionError("Operation not permitted")
+            os.unlink(path)
+
+        patch.setattr(type(epath.Path(tmp_path)), "unlink", unlink)
+        workdir.remove_unfinished(epath.Path(tmp_path))
+    assert {*refused} == {*tmp_path.rglob("*.jsonl.*.tmp")}, "that of another user"
     workdir.remove_unfinished(epath.Path(tmp_path))
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["mine.tmp"]
 

@@ -258,10 +258,11 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         items = {name: Args.StandardSave(tree) for name, tree in trees.items()}
         args = Args.Composite(**items, meta=Args.JsonSave(meta))
         try:
-            stale = [step for step in steps if step >= iteration]
-            for step in stale:
-                self._manager.delete(step)
-            self._remove_leftovers()  # frees their room before the save
+            self._remove_leftovers()
+            if stale := [step for step in steps if step >= iteration]:
+                for step in stale:
+                    self._manager.delete(step)
+                self._remove_leftovers()  # frees their room before the save
             self._replaceable -= set(stale)
             self._manager.save(iteration, args=args, force=True)
         except (OSError, ValueError) as error:
