@@ -89,7 +89,7 @@ def test_auto_keeps_what_jax_was_given(tmp_path: Path, monkeypatch: pytest.Monke
     assert folder_for("auto", tmp_path) == str(tmp_path / "given")
     assert folder_for(str(tmp_path / "named"), tmp_path) == str(tmp_path / "named")
     assert folder_for("gs://bucket/compiled", tmp_path) == "gs://bucket/compiled"
-    jax.config.update(FOLDER, None)
+    assert folder_for("none", tmp_path) is None
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert str(folder_for("auto", tmp_path)).startswith(str(tmp_path / "xdg/vinejax/compiled/"))
     jax.config.update(FOLDER, None)
@@ -123,18 +123,37 @@ def test_a_folder_that_cannot_be_written(
     assert line.startswith("compile_cache: ") and line.endswith("compiled anew at every start")
 
 
-def test_programs_that_were_not_read_for_long_are_forgotten(
+def test_programs_that_were_not_used_for_long_are_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    """A file system may keep no time of the last read. The folder is shared by processes."""
     folder = tmp_path / "compiled"
     folder.mkdir()
-    for age in range(5):
-        (folder / f"{age}-cache").write_bytes(bytes(10))
-        os.utime(folder / f"{age}-cache", (1e9 - age, 1e9 - age))
+    times = {f"{age}-cache": (1e9 - age, 1e9 - age) for age in range(5)}
+    times |= {"read-cache": (2e9, 1), "written-cache": (1, 2e9)}
+    for name, at in times.items():
+        (folder / name).write_bytes(bytes(10))
+        os.utime(folder / name, at)
     (folder / "tuning").mkdir()
     os.utime(folder / "tuning", (1, 1))
-    monkeypatch.setattr(compile_cache, "MOST_BYTES", 25)
+    (folder / "deleted-cache").symlink_to("nothing")  # has no size or time, as a deleted file
+    unlink = Path.unlink
+
+    def after_another(file: Path, **options: bool) -> None:
+        unlink(file)
+        unlink(file, **options)
+
+    monkeypatch.setattr(Path, "unlink", after_another)
+    monkeypatch.setattr(compile_cache, "MOST_BYTES", 45)
     monkeypatch.setattr(compile_cache, "_users_folder", lambda: epath.Path(folder))
     jax.config.update(FOLDER, None)
     folder_for("auto", tmp_path)
-    assert sorted(file.name for file in folder.iterdir()) == ["0-cache", "1-cache", "tuning"]
+    kept = ["0-cache", "1-cache", "deleted-cache", "read-cache", "tuning", "written-cache"]
+    assert sorted(file.name for file in folder.iterdir()) == kept
+    # Only the user's cache folder is kept small: others may have other users or a purpose.
+    monkeypatch.setattr(compile_cache, "MOST_BYTES", 0)
+    folder_for(str(folder), tmp_path)
+    jax.config.update(FOLDER, None)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    folder_for("auto", tmp_path)
+    assert sorted(file.name for file in folder.iterdir()) == kept

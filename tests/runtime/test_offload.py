@@ -32,6 +32,8 @@ def kinds(tree: Any) -> set[str]:
 
 def test_there_and_back():
     tree = {"a": jax.numpy.arange(6.0), "b": jax.numpy.ones((2, 2))}
+    of_host = np.ones(3)
+    assert to_host([of_host])[0] is of_host and to_device([of_host])[0] is of_host
     there = to_host(tree)
     assert kinds(there) == {"pinned_host"}
     back = to_device(there)

@@ -205,6 +205,8 @@ def test_a_host_that_never_comes_is_one_line(here: str, message: str, tmp_path: 
         ({"JAX_NUM_PROCESSES": "4"}, 4),
         ({"TPU_WORKER_HOSTNAMES": "a,b,c"}, 3),
         ({"TPU_WORKER_HOSTNAMES": "localhost"}, 1),
+        ({"TPU_PROCESS_ADDRESSES": "a:1,b:1"}, 2),
+        ({"TPU_WORKER_HOSTNAMES": "", "SLURM_STEP_NUM_TASKS": "4"}, 4),
         ({"SLURM_STEP_NUM_TASKS": "2"}, 2),
         ({"OMPI_COMM_WORLD_SIZE": "8"}, 8),
     ],
