@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
-from helpers.vine_cases import PROBLEM, RIGHT, WRONG, alternate, config, episode, fill
+from helpers.vine_cases import PROBLEM, QUESTION, RIGHT, WRONG, alternate, config, episode, fill
 
-from vinejax.core.types import Batch, Episode, Labels, Problem, Turn
+from vinejax.core.types import Batch, Continuation, Episode, Labels, Problem, Turn
 from vinejax.methods import ppo
 from vinejax.records.episode_rows import episode_rows
 from vinejax.training import loop
@@ -57,6 +57,45 @@ def test_steps_have_their_own_rewards_without_the_outcome():
     paid = dataclasses.replace(paid, step_rewards=[0.25, -0.5])
     (row,) = rows_of([paid])
     assert column(row, "reward") == [0.25, -0.5] and row["reward"] == 1.0
+
+
+def test_each_step_and_each_row_has_its_own_numbers():
+    grown = Continuation("4", 1.0, "eos", 1.0)
+    first = dataclasses.replace(
+        episode(RIGHT, "length"),
+        reward_parts={"correct": 1.0},
+        values=np.array([0.5, 0.25], np.float32),
+        value_counts=np.array([1, 4]),
+        value_errors=np.array([np.nan, 0.125], np.float32),
+        reused=np.array([1, 3]),
+        continuations=((grown,), (grown,) * 4),
+    )
+    advantages = np.array([[0.5, -0.5, 9, 9], [1, 2, 3, 4]])
+    one, other = rows_of([first, episode(WRONG)], step_advantages=advantages, vines=0)
+    found = {name: column(one, name) for name in ("value", "value_after", "advantage", "count")}
+    assert list(found.values()) == [[0.5, 0.25], [0.25, 0.0], [0.5, -0.5], [1, 4]]
+    assert column(one, "error") == [None, 0.125] and column(one, "reused") == [1, 3]
+    assert column(one, "continuations") == [[], []], "texts are kept of the first `vines` rows"
+    assert one["rewards"] == {"correct": 1.0} and "rewards" not in other
+    assert (one["finished"], other["finished"]) == (False, True)
+    assert column(other, "advantage") == [1, 2, 3, 4] and column(other, "count") == [0] * 4
+    assert one["prompt"] == f"{QUESTION}=" and one["question"] == QUESTION
+
+
+def test_what_the_policy_did_not_write_has_its_place():
+    """Given text comes before the steps; observations count from the start of their step."""
+    texts = ("\n2+3=5", "\n5-1=4", "\n#### 4")
+    whole = episode(texts, "length")
+    given, first, second = whole.step_ends
+    turns = (
+        Turn(first - 2, first, "a", "=4", 0.0, None),
+        Turn(second - 1, second, "b", "4", 0, None),
+    )
+    one = dataclasses.replace(whole, given=given, step_ends=[first, second], turns=turns)
+    (row,) = rows_of([one])
+    assert row["given"] == texts[0] and column(row, "text") == [*texts[1:]]
+    assert row["response"] == "".join(texts)
+    assert column(row, "observed") == [[[4, 6]], [[6, 7]]]
 
 
 def test_a_penalty_for_the_length_stands_beside_the_reward():

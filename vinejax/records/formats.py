@@ -69,7 +69,7 @@ def decimals(value: float | None, places: int, signed: bool = False) -> str:
     """A number with `places` decimals and a true minus sign; an en dash for None."""
     if value is None:
         return "–"
-    rounded = round(value, places) + 0.0  # no negative zero
+    rounded = round(value, places)
     sign = "−" if rounded < 0 else "+" if signed and rounded > 0 else ""
     return f"{sign}{abs(rounded):.{places}f}"
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vinejax.records import formats
-from vinejax.records.read import Record, finite_number, read_run, spread
+from vinejax.records.read import Record, read_run
 from vinejax.runtime.display import format_duration
 from vinejax.tools.report import axes, vine_view
 from vinejax.tools.report import episode_choice as choice
@@ -190,12 +190,6 @@ def test_verdicts():
     assert vine_view.verdict_of(0.99, False).kind == "wrong", "partial credit, as in pass@1"
 
 
-def test_spread_keeps_both_ends():
-    assert spread(range(30), 5) == [0, 7, 14, 22, 29]
-    assert spread([4, 9], 5) == [4, 9]
-    assert spread([], 5) == []
-
-
 @settings(deadline=None)
 @given(
     st.lists(st.floats(-1e30, 1e30, exclude_min=True, exclude_max=True), min_size=1),
@@ -207,21 +201,6 @@ def test_axis_holds_any_data(values: list[float], positions: list[int]):
     assert all(frame.top - 0.1 <= frame.y(v) <= frame.bottom + 0.1 for v in values)
     assert all(frame.left <= frame.x(p) <= frame.right for p in positions)
     assert frame.x_ticks and len(frame.y_ticks) >= 2
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [(0.53, "0.530"), (41.0, "41"), (14986.4, "14,986"), (2.07e6, "2.07M"), (0.0, "0")]
-    + [(-0.00042, "−4.2e-04"), (99.97, "100"), (None, "–"), (finite_number("7"), "–")],
-)
-def test_short_numbers(value: float | None, shown: str):
-    assert formats.three_digits(value) == shown
-
-
-def test_fixed_numbers_carry_their_sign():
-    assert [formats.two_decimals(v, signed=True) for v in (0.226, -0.5, -0.001, None)] == [
-        *("+0.23", "−0.50", "0.00", "–")
-    ]
 
 
 def test_a_failed_test_of_a_program_is_shown(tmp_path: pathlib.Path):

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from helpers.tools.report_cases import Page, row, write
 
-from vinejax.records import formats
 from vinejax.records.read import Record
 from vinejax.tools.report import curves, rows, timing
 from vinejax.tools.report import episode_choice as choice
@@ -107,9 +106,3 @@ def test_an_iteration_that_compiles_does_not_flatten_the_others():
     assert [cut.seconds for cut in chart.cuts] == ["43"] and chart.frame.y_range[1] < 10
     assert chart.total == 88.0 and "43 s" in chart.hovers[0].lines[0]
     assert "-" not in chart.phases[0].bars, "no bar leaves the plot"
-
-
-def test_empty_lines_around_a_step_are_left_out():
-    assert formats.trimmed(formats.Clipped("\n a\n b\n")) == formats.Clipped(" a\n b")
-    assert formats.trimmed(formats.Clipped("\na\n", 7)) == formats.Clipped("a\n", 7)
-    assert formats.trimmed(formats.Clipped("\n \n")) == formats.Clipped("\n \n")

@@ -151,40 +151,6 @@ def test_a_page_that_cannot_be_written_ends_no_run(run: pathlib.Path):
     assert len(said) == 1 and "report.html: not written (" in said[0]
 
 
-def test_what_was_added_is_what_a_new_reader_finds(run: pathlib.Path):
-    reader = read.RunReader(epath.Path(run))
-    before = reader.read()
-    assert before == read.read_run(epath.Path(run))
-    with (run / "metrics.jsonl").open("a") as file:
-        file.write('{"iteration": 6, "stage": "train", "rew')
-    assert reader.read().records == before.records
-    with (run / "metrics.jsonl").open("a") as file:
-        file.write('ard/mean": 0.25}\n{"iteration": 7, "stage": "train", "reward/mean": 0.5}')
-    for i in range(8, 30):
-        add_iteration(run, i)
-        found = reader.read()
-        assert found == read.read_run(epath.Path(run))
-    assert found.records[-1].position == 29
-    kept = (run / "metrics.jsonl").read_text().splitlines(keepends=True)[:9]
-    (run / "other").write_text("".join(kept))
-    (run / "other").replace(run / "metrics.jsonl")  # as a process does that resumes
-    assert len(reader.read().records) == len(read.read_run(epath.Path(run)).records) == 9
-
-
-def test_records_share_the_names_of_their_metrics(run: pathlib.Path):
-    """The process that trains keeps all records; the names take more memory than the numbers."""
-    names = [name for record in read.read_run(epath.Path(run)).records for name in record.values]
-    assert len({id(name) for name in names}) == len(set(names)) < len(names) / 2
-
-
-def test_tabs_of_a_running_page_stay():
-    assert read.steady(list(range(5)), 5) == [0, 1, 2, 3, 4]
-    assert read.steady(list(range(31)), 5) == [0, 10, 20, 30]
-    assert read.steady(list(range(40)), 5) == [0, 10, 20, 30, 39]
-    assert read.steady(list(range(10_000)), 5) == [0, 5000, 9999]
-    assert read.steady([], 5) == []
-
-
 @pytest.mark.slow  # 20 s
 def test_ten_thousand_iterations_stay_small_and_quick(tmp_path: pathlib.Path):
     """A page has less than 5 MB and takes less than 10 s of CPU time, whatever else runs.
