@@ -152,6 +152,7 @@ def test_advantages_telescope_and_back_filled_ones_are_zero(gamma: float, max_st
         ("ab.\nc", [1, 3, 4], [1.0, 6.0, 8.0]),
         ("ab.\n", [2, 3], [1.0, 6.0]),  # inside the last token
         ("ab.\n", [3], [3.0]),
+        ("ab.\nc", [0, 2, 4], [3.0, 4.0, 8.0]),  # a step without text at the start
     ],
 )
 def test_rewards_of_steps_that_end_in_one_token_add_up(text: str, cuts: list[int], own: list):

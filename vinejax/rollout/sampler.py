@@ -420,6 +420,8 @@ def split_solution(graded: GradedTask, tokenizer: Tokenizer, solution: Solution)
         return ends, rewards
     inner = [
         step_ends(tokenizer, prompt, response, [0, boundary, len(text)], text)[0]
+        if boundary
+        else ends[0]  # a step without text at the start is part of the next one
         for boundary in boundaries[1:-1]
     ]
     totals = dict.fromkeys(ends, 0.0)
