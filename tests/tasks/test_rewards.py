@@ -81,6 +81,10 @@ async def judged(solution_str, ground_truth):
     return {"score": float(ground_truth in solution_str)}
 
 
+def judged_if_long(response):
+    return asyncio.sleep(0, 1.0) if len(response) > 2 else None
+
+
 async def failing_later(response):
     await asyncio.sleep(0)
     return 1 / (len(response) - 2)
@@ -389,6 +393,7 @@ def test_a_chat_is_its_text():
         ("judged", [1.0, 0.0]),
         ("array", [7.0, 2.0]),
         ("made_lazily", [7.0, 2.0]),
+        ("judged_if_long", [1.0, 0.0]),
         ("by_ids", [3.0, 1.0]),
     ],
 )

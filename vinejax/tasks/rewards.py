@@ -214,7 +214,7 @@ class RewardFunction:
 
         async def awaited(result: Any, place: str) -> Any:
             with self._errors_located(place):
-                return await result
+                return await result if inspect.isawaitable(result) else result
 
         async def gathered() -> list[Any]:
             pending = map(awaited, results, places)
