@@ -165,6 +165,12 @@ def test_a_function_that_fails_is_one_line_with_the_line_that_failed(name: str):
         result(name, UserError("of its own"))
 
 
+def test_a_failure_in_an_inherited_method_names_its_file():
+    kind = type("Mine", (Giving,), {"__module__": "vinejax.tasks.base"})
+    with pytest.raises(UserError, match=rf"failed.*: {__file__}:\d+: KeyError: 'x'$"):
+        CheckedTask(kind(KeyError("x"))).load("train")
+
+
 def test_a_response_that_fails_is_shown_in_part():
     with pytest.raises(UserError, match=f"`reward` failed for the response '{'x' * 199}: "):
         CheckedTask(Giving(KeyError())).reward(PROBLEM, "x" * 999)

@@ -544,6 +544,13 @@ def test_errors_and_results_of_several_lines_are_shown_in_one(body: str, words: 
 
 def test_a_parameter_that_nothing_gives_is_refused_before_anything_is_sampled():
     cfg = cases.config(reward={"functions": ("my_rewards.hopeful",)})
+def test_a_failure_names_the_file_of_a_function_that_another_file_imports(tmp_path: Path):
+    (tmp_path / "all_rewards.py").write_text("from my_rewards import failing")
+    (function,) = find_rewards(RewardConfig(functions=("all_rewards.failing",)))
+    with pytest.raises(UserError, match=r"train/1: \S+/my_rewards\.py:\d+: ZeroDivisionError"):
+        function.rewards(ITEMS, "task", lambda problem: "")
+
+
     for name in ("hopeful", "hoping"):
         rewards = graded(name, task=cases.FewProblems())
         with pytest.raises(

@@ -113,11 +113,16 @@ def absence_of(path: str) -> str:
 
 def place_of(function: Callable[..., Any]) -> str:
     """'FILE:LINE' where a function is defined; if the line is unknown, its file or its repr."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    if code is not None:
-        return f"{code.co_filename}:{code.co_firstlineno}"
+    function = _wrapped_in(function)
+    code = getattr(function, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else file_of(function)
+
+
+def file_of(function: Callable[..., Any]) -> str:
+    """The file where a function is defined; if it is unknown, the function's repr."""
+    function = _wrapped_in(function)
+    if code := getattr(function, "__code__", None):
+        return code.co_filename
     module = getattr(function, "__module__", None) or type(function).__module__
     return source_of(module) or repr(function)
 
@@ -215,15 +220,17 @@ def source_of(module: str) -> str | None:
     return spec.origin if spec else None
 
 
-def failure(error: BaseException, file: str | None) -> str:
-    """The text 'FILE:LINE: KeyError: ...' of `error`; LINE is the traceback's last line in `file`.
+def failure(error: BaseException, *files: str | None) -> str:
+    """The text 'FILE:LINE: KeyError: ...' of `error`; LINE is the traceback's last line in FILE.
 
-    The text is one line. LINE is left out if the traceback has no line of `file`, as for a
-    SyntaxError. If `file` is None, FILE and LINE are those of the traceback's last line.
+    The text is one line. FILE is the first of `files` with a line in the traceback. If none has
+    one, as for a SyntaxError, FILE is the first of them and LINE is left out. If FILE is None, FILE
+    and LINE are those of the traceback's last line.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame for frame in frames if file in (None, frame.filename)]
-    place = f"{lines[-1].filename}:{lines[-1].lineno}" if lines else file
+    by_file = ([frame for frame in frames if file in (None, frame.filename)] for file in files)
+    lines = next(filter(None, by_file), [])
+    place = f"{lines[-1].filename}:{lines[-1].lineno}" if lines else files[0]
     return f"{place}: {type(error).__name__}: {' '.join(str(error).split())}"
 
 

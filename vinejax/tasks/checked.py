@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args
 
 from vinejax.core.errors import UserError
-from vinejax.core.plugins import failure, finite_number, listed, place_of, shown, source_of
+from vinejax.core.plugins import failure, file_of, finite_number, listed, place_of, shown, source_of
 from vinejax.core.types import Problem
 from vinejax.grading.extract import Style
 
@@ -57,7 +57,8 @@ class CheckedTask:
             except UserError:
                 raise
             except (Exception, SystemExit) as error:
-                reason = failure(error, source_of(type(self._task).__module__))
+                files = source_of(type(self._task).__module__), file_of(function)
+                reason = failure(error, *files)
                 raise UserError(f"{where}: `{name}` failed{response}: {reason}") from error
             try:
                 return check(result, *arguments)

@@ -33,6 +33,7 @@ from vinejax.core.plugins import (
     absence_of,
     awaited_in,
     failure,
+    file_of,
     find_module,
     finite_number,
     function_of,
@@ -235,12 +236,14 @@ class RewardFunction:
     @contextlib.contextmanager
     def _errors_located(self, place: str) -> Iterator[None]:
         """Turns an exception of the function into a UserError with its file and line."""
+        assert self.function is not None
         try:
             yield
         except UserError:
             raise
         except (Exception, SystemExit) as error:  # `exit()` in code that it runs
-            reason = failure(error, source_of(module_name(self.path)))
+            named, defined = source_of(module_name(self.path)), file_of(self.function)
+            reason = failure(error, named, defined)
             raise self.error(f"failed{place}: {reason}") from error
 
     def misfit(self, message: str) -> UserError:
