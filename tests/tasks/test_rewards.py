@@ -341,6 +341,7 @@ def test_a_reward_in_one_file_is_named_by_the_file(tmp_path: Path):
     (tmp_path / "made_rewards.py").write_text(made)
     many = "\n".join(f"def f{i}(response): ..." for i in range(9))
     (tmp_path / "many_rewards.py").write_text(many)
+    (tmp_path / "leaving_rewards.py").write_text("import sys\nsys.exit(0)")
     (tmp_path / "rewards_folder").mkdir()
     for path, words in (
         (
@@ -355,6 +356,7 @@ def test_a_reward_in_one_file_is_named_by_the_file(tmp_path: Path):
         ("many_rewards", "has 9 functions; .*: 'many_rewards.f0', .*'many_rewards.f4' and 4 more$"),
         ("rewards_folder", "the folder .*rewards_folder has no function of its own$"),
         ("broken_rewards", "broken_rewards.py:1: ModuleNotFoundError"),
+        ("leaving_rewards", r"leaving_rewards.py:2: ImportError: it calls exit\(0\); put that"),
         ("json", "no such function"),  # a module of Python's own is nobody's reward
         ("nowhere.brief", "no module 'nowhere' in the current folder or on PYTHONPATH; name one"),
         ("./brief.py", "no module './brief' in the current folder or on PYTHONPATH; name one"),
@@ -391,9 +393,9 @@ def test_a_chat_is_its_text():
     [
         ("waited", [1.0, 0.0]),
         ("judged", [1.0, 0.0]),
+        ("judged_if_long", [1.0, 0.0]),
         ("array", [7.0, 2.0]),
         ("made_lazily", [7.0, 2.0]),
-        ("judged_if_long", [1.0, 0.0]),
         ("by_ids", [3.0, 1.0]),
     ],
 )
@@ -542,8 +544,6 @@ def test_errors_and_results_of_several_lines_are_shown_in_one(body: str, words: 
     assert "\n" not in str(error.value)
 
 
-def test_a_parameter_that_nothing_gives_is_refused_before_anything_is_sampled():
-    cfg = cases.config(reward={"functions": ("my_rewards.hopeful",)})
 def test_a_failure_names_the_file_of_a_function_that_another_file_imports(tmp_path: Path):
     (tmp_path / "all_rewards.py").write_text("from my_rewards import failing")
     (function,) = find_rewards(RewardConfig(functions=("all_rewards.failing",)))
@@ -551,6 +551,8 @@ def test_a_failure_names_the_file_of_a_function_that_another_file_imports(tmp_pa
         function.rewards(ITEMS, "task", lambda problem: "")
 
 
+def test_a_parameter_that_nothing_gives_is_refused_before_anything_is_sampled():
+    cfg = cases.config(reward={"functions": ("my_rewards.hopeful",)})
     for name in ("hopeful", "hoping"):
         rewards = graded(name, task=cases.FewProblems())
         with pytest.raises(

@@ -27,7 +27,8 @@ SEARCHED = "in the current folder or on PYTHONPATH"  # where modules are looked 
 def find_module(name: str) -> ModuleType | None:
     """The module of this name, or None if there is no such module.
 
-    Raises any error with which the import of an existing module fails.
+    Raises any error with which the import of an existing module fails, and ImportError if the
+    module ends the program.
     """
     if not all(part.isidentifier() for part in name.split(".")):
         return None
@@ -37,6 +38,9 @@ def find_module(name: str) -> ModuleType | None:
         if not f"{name}.".startswith(f"{error.name}."):
             raise
         return find_module(name.removesuffix(".py")) if name.endswith(".py") else None
+    except SystemExit as error:  # it would end the command without a word
+        message = f"it calls exit({error.code!r}); put that under `if __name__ == '__main__':`"
+        raise ImportError(message).with_traceback(error.__traceback__) from None
 
 
 def is_importable(name: str) -> bool:
@@ -125,6 +129,13 @@ def file_of(function: Callable[..., Any]) -> str:
         return code.co_filename
     module = getattr(function, "__module__", None) or type(function).__module__
     return source_of(module) or repr(function)
+
+
+def _wrapped_in(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function behind partial functions and decorators."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.unwrap(function)
 
 
 def called_within(
