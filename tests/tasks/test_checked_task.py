@@ -219,3 +219,17 @@ def test_attributes_are_checked_as_the_task_is_loaded(
     with pytest.raises(UserError) as error:
         load_task(DataConfig(task="my_checked_task"))
     assert str(error.value) == f"{tmp_path}/my_checked_task.py: {message}"
+
+
+def test_settings_may_change_the_attributes_of_a_task():
+    class Set(Giving):
+        max_turns, ends_turn, sections = 3, (), ("env",)
+
+        def configure(self, cfg: Any) -> None:
+            self.max_turns, self.ends_turn = cfg, ("\n",)
+
+    task = CheckedTask(Set())
+    task.configure(9)
+    assert (task.max_turns, task.ends_turn) == (9, ("\n",))
+    with pytest.raises(UserError, match="`max_turns` is 0; needed is a whole number of at least 1"):
+        task.configure(0)

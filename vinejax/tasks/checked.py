@@ -23,9 +23,7 @@ class CheckedTask:
 
     def __init__(self, task: Any):
         self._task = task
-        for name, check in ATTRIBUTES.items():
-            if hasattr(task, name):
-                setattr(self, name, self._attribute(check, name, getattr(task, name)))
+        self._set_attributes()
         for name, check in RESULTS.items():
             function = getattr(task, name, None)
             if function is not None:
@@ -33,6 +31,11 @@ class CheckedTask:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_task"], name)
+
+    def _set_attributes(self) -> None:
+        for name, check in ATTRIBUTES.items():
+            if hasattr(self._task, name):
+                setattr(self, name, self._attribute(check, name, getattr(self._task, name)))
 
     def _attribute(self, check: Callable[..., Any], name: str, value: Any) -> Any:
         """The value of `name` as `check` returns it. Raises UserError if `check` rejects it."""
@@ -60,6 +63,8 @@ class CheckedTask:
                 files = source_of(type(self._task).__module__), file_of(function)
                 reason = failure(error, *files)
                 raise UserError(f"{where}: `{name}` failed{response}: {reason}") from error
+            if name == "configure":
+                self._set_attributes()  # the settings may have changed them
             try:
                 return check(result, *arguments)
             except ValueError as error:
