@@ -65,6 +65,12 @@ def test_shards_of_a_split_are_read_in_order(folder: str, suffix: str, tmp_path:
         loaded(tmp_path, "test")
 
 
+def test_shards_may_be_numbered_without_zeros(tmp_path: Path):
+    for i in range(12):
+        write(tmp_path / f"test-{i}-of-12.jsonl", ROWS[2 * i : 2 * i + 2])
+    assert loaded(tmp_path, "test") == pairs(ROWS[:24])
+
+
 def test_a_folder_of_one_problem_per_file(tmp_path: Path):
     """The layout of MATH; numbered files are in numeric order, not 1, 10, 2."""
     for split in ("train", "test"):
@@ -196,13 +202,18 @@ def test_json_lines_may_be_called_json(tmp_path: Path):
             '{"question": ["a", "b"], "answer": ["1"]}',
             "the lists .* are not columns",
         ),
+        (
+            '[{"question": "?"},\n {"answer": 1, "answer": 2}]',
+            r"test\.json: two fields are called 'answer'",
+        ),
+        ('[{"question": "?"},\n {"answer": "\udcff"}]', r"test\.json:2: not UTF-8 text"),
         ("[1]", r"test\.json:1: expected an object, found int"),
         ("[]", "no rows"),
         ("", r"test\.json:1: not JSON"),
     ],
 )
 def test_other_json_is_refused(text: str, message: str, tmp_path: Path):
-    (tmp_path / "test.json").write_text(text)
+    (tmp_path / "test.json").write_text(text, encoding="utf-8", errors="surrogateescape")
     with pytest.raises(DataError, match=message):
         loaded(tmp_path, "test")
 

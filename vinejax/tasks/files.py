@@ -211,9 +211,11 @@ def _lines(file: str) -> Iterator[tuple[int, bytes]]:
 
 def _parse(text: bytes, file: str, line: int) -> Any:
     """The value of a JSON text that begins on line `line`; very long integers become texts."""
+    is_one_line = text.find(b"\n", 0, -1) < 0
+    known_line = line if is_one_line else None  # of faults whose place in the text is unknown
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        _check_names([name for name, _ in pairs], "fields", file, line)
+        _check_names([name for name, _ in pairs], "fields", file, known_line)
         return dict(pairs)
 
     try:
@@ -226,12 +228,13 @@ def _parse(text: bytes, file: str, line: int) -> Any:
         )
     except UnicodeDecodeError as error:
         message = f"not UTF-8 text ({error.reason}){_known_suffixes(file)}"
+        line += error.object.count(b"\n", 0, error.start)
         raise DataError(file, line, message) from None
     except json.JSONDecodeError as error:
         message = f"not JSON ({error.msg}, column {error.colno}){_known_suffixes(file)}"
         raise DataError(file, line + error.lineno - 1, message) from None
     except RecursionError:
-        raise DataError(file, line, "JSON that is nested too deeply to be read") from None
+        raise DataError(file, known_line, "JSON that is nested too deeply to be read") from None
 
 
 def _known_suffixes(file: str) -> str:

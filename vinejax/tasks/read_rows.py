@@ -98,8 +98,8 @@ def _files_in(folder: Path, source: str) -> list[Path]:
         if (file := folder / f"{source}{suffix}").is_file():
             return [file]
         shard = re.compile(rf"{re.escape(source)}-(\d+)-of-(\d+)(-[0-9a-f]+)?{re.escape(suffix)}")
-        names = sorted(file.name for file in folder.glob(f"*-of-*{suffix}"))
-        shards = [match for name in names if (match := shard.fullmatch(name))]
+        matches = (shard.fullmatch(file.name) for file in folder.glob(f"*-of-*{suffix}"))
+        shards = sorted(filter(None, matches), key=lambda match: (int(match[1]), match[0]))
         expected = list(range(int(shards[0][2]))) if shards else []
         if [int(match[1]) for match in shards] != expected:
             listed = ", ".join(match[0] for match in shards)
