@@ -66,6 +66,7 @@ class FaultyTask(TurnTask):
         (lambda env: Observation("x", float("nan")), "a finite number and bools"),
         (lambda env: Observation("x", 0.0, "no"), "needed is an Observation"),  # pyright: ignore
         (lambda env: Observation("x", 0.0, False, 2), "needed is an Obs"),  # pyright: ignore
+        (lambda env: Observation("x", done=np.zeros(2)), "needed is an Obs"),  # pyright: ignore
         (lambda env: None, "`step` gave None; needed is an Observation"),
     ],
 )

@@ -235,6 +235,14 @@ def test_an_async_tool_is_refused_because_its_result_would_be_a_coroutine():
         Tools(wait)
 
 
+def test_two_tools_of_one_name_are_refused():
+    def other() -> None: ...
+
+    other.__name__ = "add"
+    with pytest.raises(UserError, match="^tool add: two functions have this name"):
+        Tools(add, other)
+
+
 def test_schemas_are_those_of_transformers():
     (schema, _) = TOOLS.schemas
     assert schema["function"]["name"] == "add"

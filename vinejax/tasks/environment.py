@@ -161,7 +161,7 @@ class Environment:
             Observation(*result) if has_fields else Observation("", math.nan)
         )
         number = finite_number(reward)
-        is_bool = done in (True, False) and truncated in (True, False)
+        is_bool = all(finite_number(x) in (0, 1) for x in (done, truncated))
         texts = listed(results)
         is_text = texts is not None and all(isinstance(x, str) for x in (text, *texts))
         if texts is None or not is_text or number is None or not is_bool:

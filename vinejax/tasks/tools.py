@@ -71,15 +71,19 @@ class Tools:
     `schemas` are their JSON schemas, from type hints and docstrings in Google's style, as
     transformers makes them. A task has them as its attribute `tools`.
 
-    Raises UserError for an async function, for a function without type hints, and for one with an
-    argument that its docstring does not describe.
+    Raises UserError for an async function, for two functions of one name, for a function without
+    type hints, and for one with an argument that its docstring does not describe.
     """
 
     def __init__(self, *functions: Callable[..., Any]):
         for function in filter(inspect.iscoroutinefunction, functions):
             message = "is async, and calls are not awaited; call `asyncio.run` in it"
             raise UserError(f"tool {function.__name__}: {message}")
-        self._functions = {function.__name__: function for function in functions}
+        self._functions = {}
+        for function in functions:
+            if self._functions.setdefault(function.__name__, function) is not function:
+                message = "two functions have this name, by which the policy calls them"
+                raise UserError(f"tool {function.__name__}: {message}; rename one")
 
     @functools.cached_property
     def schemas(self) -> list[dict[str, Any]]:
