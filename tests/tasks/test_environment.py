@@ -75,6 +75,7 @@ def test_a_fault_is_one_line_with_problem_and_turn(fault: Any, words: str):
     expected = r"^task faulty, problem train/\w+, turn 3: .*" + words.format(
         file="test_environment.py"
     )
+        (lambda env: Observation("so \ud83d"), "the text of `step` holds '.ud83d', half a char"),
     with pytest.raises(UserError, match=expected) as raised:
         cases.sampled(cfg, task=FaultyTask(fault))
     assert "\n" not in str(raised.value).strip()

@@ -21,6 +21,7 @@ from vinejax.core.plugins import (
 )
 from vinejax.core.text import opens_thinking, without_escapes, without_thinking
 from vinejax.core.types import Problem, Turn
+from vinejax.tasks.files import check_text
 
 
 class Observation(NamedTuple):
@@ -147,6 +148,7 @@ class Environment:
         text = self._in_time("reset", self._start.problem, self._start.seed)
         if not isinstance(text, str):
             raise self._wrong("reset", self._env.reset, text, "a text")
+        check_text(text, "the text of `reset`", self._where, None)
         text = without_escapes(text)
         prompt = self._task.prompt(self._start.problem)
         self._thinks = self._opens_thinking(prompt + text)
@@ -169,6 +171,7 @@ class Environment:
             raise self._wrong("step", self._env.step, result, needed)
         texts = tuple(map(without_escapes, texts))
         text = "\n".join(texts) if texts else without_escapes(text)
+        check_text(text, "the text of `step`", self._where, None)
         self._thinks = self._opens_thinking(text)
         return Observation(text, number, bool(done), bool(truncated), texts)
 
