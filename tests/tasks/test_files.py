@@ -275,6 +275,13 @@ def test_parquet_without_a_number_is_a_missing_value(value: float | None, tmp_pa
         loaded(tmp_path, "test", answer="answer.value")
 
 
+def test_numbers_in_lists_of_parquet_are_finite_or_missing(tmp_path: Path):
+    rows = [{"question": "?", "answer": 1, "scores": [0.5, float("nan")]}]
+    write(tmp_path / "test.parquet", rows)
+    (problem,) = Table(DataConfig(path=str(tmp_path))).load("test")
+    assert problem.columns["scores"] == [0.5, None]
+
+
 @pytest.mark.parametrize(
     "name, text, place",
     [

@@ -18,6 +18,7 @@ from vinejax.core.types import Problem
 from vinejax.grading import Grader
 from vinejax.tasks.base import load_task
 from vinejax.tasks.graded import GradedTask
+from vinejax.tasks.splits import HeldOut
 from vinejax.tasks.table import Table
 
 ROWS: list[dict[str, Any]] = [
@@ -82,6 +83,17 @@ def test_a_file_gives_three_splits_without_a_row_in_common(suffix: str, tmp_path
     )
     again = table(file)
     assert again.load("test") == splits["test"] and again.load("train") == splits["train"]
+
+
+def test_held_out_rows_are_those_of_every_version():
+    """Other rows would put tests into the training of a run that resumes."""
+    problems = [Problem(f"train/{i}", f"{i}", "1") for i in range(12_000)]
+    splits = HeldOut(lambda source: problems, lambda source: False, lambda problem: problem.id)
+    names = {split: [p.id for p in splits.load(split, "x")] for split in ("validation", "test")}
+    assert names["validation"][:3] == ["train/2477", "train/6645", "train/6155"]
+    assert names["test"][:3] == ["train/11193", "train/1743", "train/9635"]
+    assert {split: len(found) for split, found in names.items()} == {"validation": 500, "test": 500}
+    assert len(splits.load("train", "x")) == 11_000
 
 
 def test_a_folder_has_the_splits_that_it_has(tmp_path: Path):
@@ -343,6 +355,18 @@ def test_faulty_rows_are_named_with_their_line(row: Any, fields: Any, message: s
     write(tmp_path / "test.jsonl", [ROWS[0], row])
     with pytest.raises(DataError, match=rf"test\.jsonl:2: .*{message}"):
         table(tmp_path, **fields).load("test")
+
+
+def test_csv_as_spreadsheets_write_it_with_fields_of_any_length(tmp_path: Path):
+    """Excel begins a file with a byte order mark. Python's limit of a field is 128 KiB."""
+    before = csv.field_size_limit(1000)
+    text = "x" * 2000
+    (tmp_path / "test.csv").write_text(f"\ufeffq,a\r\n{text},1\r\n", encoding="utf-8")
+    try:
+        (problem,) = table(tmp_path, question="q", answer="a").load("test")
+    finally:
+        csv.field_size_limit(before)
+    assert problem.question == text
 
 
 @pytest.mark.parametrize(
