@@ -24,7 +24,7 @@ from vinejax.rollout.sampler import Solution, split_solution
 from vinejax.session.evaluation import SolvedProblems, metrics_of
 from vinejax.session.session import Session
 from vinejax.tasks import graded as module
-from vinejax.tasks.graded import GradedTask, GradingStats
+from vinejax.tasks.graded import BackgroundGrading, GradedTask, GradingStats
 from vinejax.tasks.gsm8k import GSM8K
 from vinejax.tasks.math import MATH
 from vinejax.tasks.steps import every_n_tokens
@@ -107,6 +107,20 @@ def test_reward_functions_read_what_was_sampled():
     reward = RewardConfig(functions=("task", f"{__name__}.read"))
     with GradedTask(Plain(), GraderConfig(), reward) as rewards:
         assert rewards([(problem, "abc")]) == [(len("<think>") + 3) / 4 + 3]
+
+
+def first_id(completion_ids: list[list[int]]) -> list[float]:
+    return [float(ids[0]) for ids in completion_ids]
+
+
+def test_grading_in_the_background_keeps_numbers_and_ids_of_responses():
+    reward = RewardConfig(functions=(f"{__name__}.first_id",))
+    count = BackgroundGrading.BATCH + 6
+    with GradedTask(Plain(), GraderConfig(), reward) as rewards, rewards.background() as background:
+        for i in reversed(range(count)):
+            background.add(i, PROBLEMS[0], "abc", [i, 7])
+        found = background.rewards()
+    assert {i: reward.total for i, reward in found.items()} == {i: i for i in range(count)}
 
 
 def test_votes_read_what_the_prompt_opens():

@@ -451,8 +451,16 @@ def test_the_ground_truth_is_the_answer_without_its_solution(answer: str, module
     assert graded("in_batches")([(problem, "")]) == [2.0]
 
 
-def test_the_problems_answer_goes_before_a_column_of_that_name():
+def test_verls_functions_get_the_tasks_name_and_an_empty_dict_without_such_columns(module: Any):
+    module.given = lambda data_source, extra_info: data_source == "gsm8k" and extra_info == {}
+    assert graded("given")([(Problem("train/0", "1+1", "2", {"extra_info": None}), "")]) == [1.0]
+
+
+def test_the_problems_answer_goes_before_a_column_of_that_name(module: Any):
     assert graded("accuracy")([(PROBLEMS[0], "2, not the column")]) == [1.0]
+    module.together = lambda completions, answer, ground_truth: [answer == ground_truth == ["2"]]
+    numbers = Problem("train/0", "1+1", "2", {"answer": 3, "ground_truth": 3})
+    assert graded("together")([(numbers, "")]) == [1.0]
 
 
 @pytest.mark.parametrize("number, answer", [(2, "2"), (2.0, "2"), (0.5, "0.5")])
