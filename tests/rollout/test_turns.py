@@ -16,10 +16,13 @@ from vinejax.core.types import Episode, Rollout, Turn
 from vinejax.credit.assign import token_estimates
 from vinejax.engine.engine import Engine
 from vinejax.learner.batch import collate, step_layout
+from vinejax.rollout.overlong import penalised_episodes
+from vinejax.rollout.sampler import ValuedState
 from vinejax.rollout.turns import TurnSampler
 from vinejax.rollout.vine import divide_at_states, fill_values
 from vinejax.session.metrics import episode_metrics
-from vinejax.tasks.doors import LEAN, Doors, DoorsTask
+from vinejax.tasks.doors import LEAN, MOVES, Doors, DoorsTask
+from vinejax.tasks.environment import Observation
 
 
 def test_an_episode_is_what_both_said_in_turn():
@@ -53,6 +56,62 @@ def test_the_tokens_of_an_evaluated_episode_are_those_that_the_policy_drew():
         drawn = np.array(episode.response)[episode.is_drawn].tolist()
         assert (grown.tokens, grown.text) == (drawn, episode.text)
         assert len(grown.tokens) == len(grown.logprobs) == episode.length < len(episode.response)
+
+
+def test_an_evaluated_episode_without_turns_left_has_the_reward_of_its_last_action():
+    class Slow(Doors):
+        def step(self, action: str) -> Observation:
+            return Observation("more\n", 0.2)
+
+    class Task(DoorsTask):
+        def env(self) -> Doors:
+            return Slow()
+
+    cfg = cases.config(env={"max_turns": 2}, reward={"truncated": -0.5})
+    found = cases.sampler(cases.PolicyEngine(), cfg, Task()).responses({}, cases.problems(), 3)
+    np.testing.assert_array_equal(found.rewards, np.full((2, 3), 0.2, np.float32))
+
+
+def test_environments_differ_between_iterations():
+    cfg, first = cases.config(), []
+    found = cases.problems(8)
+    for iteration in (0, 3):
+        episodes = cases.sampler(cases.PolicyEngine(), cfg, None, iteration).solutions({}, found, 8)
+        texts = [
+            cases.tokenizer().decode(e.prompt[1:]) for e in episodes[:: cfg.rollout.per_prompt]
+        ]
+        assert texts == [
+            f"{p.question}\n{cases.environment(cfg, p, iteration).sight}" for p, _ in found
+        ]
+        first.append(texts)
+    assert first[0] != first[1]
+
+
+@pytest.mark.parametrize("budget, tokens, turns", [("fresh", 24, 9), ("left", 24 - 5, 7)])
+def test_a_continuation_has_the_budgets_of_its_state(budget: str, tokens: int, turns: int):
+    """Its state is one token into the third turn; two tokens were drawn in each turn before."""
+    cfg = cases.config(values={"budget": budget}, env={"max_turns": 9, "turn_tokens": 3})
+    sampler, (problem, _) = cases.sampler(cases.PolicyEngine(), cfg), cases.problems(1)[0]
+    episode = cases.sampled(cfg)[0]
+    observed = sum(turn.end - turn.drawn for turn in episode.turns[:2])
+    used = episode.turns[1].end + 1
+    play = sampler._continued(ValuedState(problem, 0, episode, 0, 2, used, []), seed=1)
+    assert (play.tokens_left, play.turns_left) == (tokens, turns)
+    assert play.observed_left == cfg.env.observed - observed < cfg.env.observed
+    assert sampler.branches_of([play], None).max_tokens == [2]
+
+
+def test_continuations_pay_for_the_tokens_that_they_drew():
+    cfg = cases.config(reward={"overlong": 0.99}, rollout={"zero_variance": "keep"})
+    sampler = cases.sampler(cases.PolicyEngine(), cfg)
+    episodes = cases.sampled(cfg)
+    for are_penalised in (False, True):
+        paid = penalised_episodes(episodes, cfg) if are_penalised else episodes
+        filled = fill_values(sampler, {}, cases.problems(), paid)
+        lost = {c.outcome - c.reward for e in filled for g in e.continuations for c in g}
+        length = 2 * MOVES  # of every continuation, with the turns before it
+        penalty = (length - 0.01 * 24) / (0.99 * 24) / 2
+        np.testing.assert_allclose([*lost], penalty if are_penalised else 0.0, atol=1e-6)
 
 
 def test_equal_rewards_have_no_deviation():

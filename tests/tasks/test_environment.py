@@ -13,13 +13,21 @@ from helpers.tokenizer_cases import load
 from vinejax.config.environments import check_environment
 from vinejax.core.errors import UserError
 from vinejax.core.settings import DataConfig
+from vinejax.core.types import Turn
 from vinejax.engine.branches import Branch, Grown
 from vinejax.methods.known import find_method
 from vinejax.rollout import turns as turn_sampler
 from vinejax.tasks.arithmetic import Arithmetic
 from vinejax.tasks.base import load_task
 from vinejax.tasks.doors import MOVES, Doors, DoorsTask
-from vinejax.tasks.environment import EnvRules, EnvStart, Observation, TurnTask, start_environment
+from vinejax.tasks.environment import (
+    Environment,
+    EnvRules,
+    EnvStart,
+    Observation,
+    TurnTask,
+    start_environment,
+)
 from vinejax.tasks.prompts import ChatTurns, encode_prompt, encode_within
 
 RELEASED = threading.Event()
@@ -67,6 +75,7 @@ class FaultyTask(TurnTask):
         (lambda env: Observation("x", 0.0, "no"), "needed is an Observation"),  # pyright: ignore
         (lambda env: Observation("x", 0.0, False, 2), "needed is an Obs"),  # pyright: ignore
         (lambda env: Observation("x", done=np.zeros(2)), "needed is an Obs"),  # pyright: ignore
+        (lambda env: Observation("so \ud83d"), "the text of `step` holds '.ud83d', half a char"),
         (lambda env: None, "`step` gave None; needed is an Observation"),
     ],
 )
@@ -75,10 +84,16 @@ def test_a_fault_is_one_line_with_problem_and_turn(fault: Any, words: str):
     expected = r"^task faulty, problem train/\w+, turn 3: .*" + words.format(
         file="test_environment.py"
     )
-        (lambda env: Observation("so \ud83d"), "the text of `step` holds '.ud83d', half a char"),
     with pytest.raises(UserError, match=expected) as raised:
         cases.sampled(cfg, task=FaultyTask(fault))
     assert "\n" not in str(raised.value).strip()
+
+
+@pytest.mark.parametrize("observed, turns", [(4, 3), (3, 2)])
+def test_observations_may_have_all_tokens_that_they_are_given(observed: int, turns: int):
+    task = FaultyTask(lambda env: Observation("", 1.0, done=True))
+    for episode in cases.sampled(cases.config(env={"observed": observed}), task=task):
+        assert (len(episode.turns), episode.finished) == (turns, turns == 3)
 
 
 @pytest.mark.parametrize(
@@ -359,6 +374,53 @@ def test_an_environment_gets_what_was_said_and_not_what_was_thought(
     environment, _ = start_environment(task, EnvStart(problem, 0), EnvRules(60.0, after=after))
     environment.step("<think>no</think>a")
     assert task.heard[-1] == "<think>no</think>a"
+
+
+def test_a_copy_and_a_recalled_environment_are_in_the_same_thinking():
+    class Recalling(Listener):
+        def fork(self) -> Any:
+            return Recalling(self.heard)
+
+        def recall(self, turn: Turn) -> None:
+            self.heard.append(f"recalled {turn.action}")
+
+    task = Listening()
+    task.env = lambda: Recalling(task.heard)
+    start = EnvStart(cases.problems(1)[0][0], 0)
+
+    def begun(prompt: str = "", after: str = "") -> Environment:
+        task.prompt = lambda problem: prompt
+        Recalling.reset = lambda self, problem, seed: ""  # pyright: ignore
+        return start_environment(task, start, EnvRules(60.0, after=after))[0]
+
+    begun("Think: <think>").step("a</think>b")  # the task's prompt begins the thinking
+    begun("Think: <think>").fork().step("c")
+    assert task.heard == ["b", ""]
+    task.heard.clear()
+    recalled = begun("<think>")
+    first = Turn(1, 2, "d</think>more", "ok\n", 0.0, None)
+    recalled.replay([first, Turn(3, 4, "e", "<think>", 0.0, None)])
+    recalled.step("f")
+    assert task.heard == ["recalled more", "recalled e", ""]
+
+
+@pytest.mark.parametrize("reward, key", [(0.5, "k"), (0.0, "other")])
+def test_a_repeated_turn_must_have_its_reward_and_key(reward: float, key: str):
+    class Keyed(Listener):
+        def key(self) -> str:
+            return "k"
+
+    task = Listening()
+    task.env = lambda: Keyed([])
+    start = EnvStart(cases.problems(1)[0][0], 0)
+
+    def replay(*turn: Any) -> None:
+        environment, _ = start_environment(task, start, EnvRules(60.0))
+        environment.replay([Turn(1, 2, "a", "ok\n", *turn)])
+
+    replay(0.0, "k")
+    with pytest.raises(UserError, match="the environment answered .* and now"):
+        replay(reward, key)
 
 
 class Thinker(cases.PolicyEngine):
