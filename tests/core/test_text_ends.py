@@ -105,6 +105,18 @@ def test_random_ids_with_any_decoder(name: str):
     assert left_out == 0 if name in WHOLE else left_out > 200
 
 
+def test_tokens_that_end_a_response_or_have_a_role_are_not_shown():
+    tokenizer: Any = made(None)
+    ids = tokenizer.convert_tokens_to_ids(["<s>", "<think>", "a", "</think>", "<|日|>"])
+    for ends, skips, text in (
+        ((), False, "<think> a </think> <|日|>"),
+        (ids[-1:], False, "<think> a </think>"),
+        ((), True, "a"),
+    ):
+        set_shown(tokenizer, ends, skips)
+        assert decode(tokenizer, ids) == text
+
+
 @pytest.mark.parametrize(
     "name, before, response, after",
     [

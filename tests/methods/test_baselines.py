@@ -274,6 +274,8 @@ def test_drawing():
     assert len({p.id for p, _ in drawn}) == 4 and drawn == draw(PROBLEMS, 4, 0, 1)
     assert drawn == draw(PROBLEMS, None, 0, 1)[:4] and drawn != draw(PROBLEMS, 4, 0, 2)
     assert sorted(p.id for p, _ in draw(PROBLEMS, None, 0, 1)) == [p.id for p, _ in PROBLEMS]
+    weights = np.where(np.arange(len(PROBLEMS)) == 7, 1e9, 1.0)
+    assert draw(PROBLEMS, 1, 0, 1, weights) == PROBLEMS[7:8]
     assert [len(x) for x in chunks(PROBLEMS, 4)] == [4, 4, 2]
 
 
