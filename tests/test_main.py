@@ -127,6 +127,7 @@ def test_mistakes_are_one_line(
         ("x = 1\n", "bad.py: defines no get_config()"),
         ("def get_config(:\n", "bad.py: SyntaxError"),
         ("import does_not_exist\n", "bad.py:1: ModuleNotFoundError"),
+        ("def get_config():\n    exit()\n", "bad.py:2: SystemExit"),
         ("def get_config():\n    return 3\n", "bad.py: get_config() must return"),
         (
             "def get_config():\n    x = 1\n    raise OSError('two\\nlines')\n",

@@ -216,7 +216,7 @@ def load(path: str, name: str = "") -> Fields:
         config = module["get_config"](*arguments)
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # `exit()` would end the command without a word
         raise UserError(failure(error, file)) from error
     if not isinstance(config, Fields):
         raise UserError(f"{file}: get_config() must return what default() gave it")
