@@ -26,8 +26,8 @@ def add_iteration(workdir: Path, iteration: int) -> None:
     (workdir / f"episodes/{iteration}.jsonl").write_text(f'{{"reward": {iteration}}}\n')
 
 
-def values_of(workdir: Path) -> list[tuple[str, int, dict[str, float]]]:
-    return [tuple(record) for record in read.read_run(epath.Path(workdir)).records]
+def values_of(workdir: Path) -> list[read.Record]:
+    return [*read.read_run(epath.Path(workdir)).records]
 
 
 @pytest.fixture
