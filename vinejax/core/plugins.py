@@ -117,8 +117,7 @@ def absence_of(path: str) -> str:
 
 def place_of(function: Callable[..., Any]) -> str:
     """'FILE:LINE' where a function is defined; if the line is unknown, its file or its repr."""
-    function = _wrapped_in(function)
-    code = getattr(function, "__code__", None)
+    code = getattr(_wrapped_in(function), "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else file_of(function)
 
 
