@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from planning import Planned, best_trial, measured_seconds, plan, score
-from records import Record, costs, key_of
+from run_records import Record, costs, key_of
 from variants import LONGER, TASKS, Experiment, Trial
 
 from vinejax.tools.report.interquartile import (

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from records import Record, costs, key_of
+from run_records import Record, costs, key_of
 from variants import (
     BASELINES,
     DOSE_START,

@@ -18,7 +18,7 @@ from pathlib import Path
 import sections
 from figures import write_figures
 from outcomes import Outcomes, at_equal, at_the_end, chosen_trial, outcomes, sweep_trials
-from records import RESULTS, SECONDS, folder_of, read_lines, reused
+from run_records import RESULTS, SECONDS, folder_of, read_lines, reused
 from variants import BASELINES, EXPERIMENTS, TASKS, Experiment
 
 from vinejax.tools.report.interquartile import iqm_interval

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from planning import PARTS, Planned, missing, plan
-from records import RESULTS, SECONDS, Record, append_line, folder_of, read_lines, reused
+from run_records import RESULTS, SECONDS, Record, append_line, folder_of, read_lines, reused
 from variants import EXPERIMENTS, LONGER, TASKS, VARIANTS, Experiment
 
 from vinejax.runtime.workdir import PACKAGES, package_versions

@@ -18,7 +18,7 @@ from outcomes import (
     sweep_trials,
 )
 from planning import iterations_of, tried
-from records import Record
+from run_records import Record
 from variants import BASELINES, LONGER, SIZES, TASKS, TRIES, VARIANTS, Trial
 
 from vinejax.tools.report.interquartile import IntervalEstimate, iqm_interval

@@ -23,7 +23,16 @@ from vinejax.core.settings import flatten
 from vinejax.tools.bench.estimators import ESTIMATORS
 
 LEARNING = REPO / "benchmarks" / "learning"
-MODULES = ("variants", "records", "planning", "outcomes", "sections", "results", "run", "one_run")
+MODULES = (
+    "variants",
+    "run_records",
+    "planning",
+    "outcomes",
+    "sections",
+    "results",
+    "run",
+    "one_run",
+)
 GAINS = {"vineppo": 0.7, "bisection": 0.65, "grpo": 0.5, "rloo": 0.5}
 
 
@@ -78,7 +87,7 @@ def measured(learning, small, records, tmp_path_factory) -> tuple[Path, Path]:
     folder, docs = tmp_path_factory.mktemp("measured"), tmp_path_factory.mktemp("docs")
     for record in records:
         name = "seconds" if record["part"] == "seconds" else "results"
-        learning.records.append_line(folder / f"{name}.jsonl", record)
+        learning.run_records.append_line(folder / f"{name}.jsonl", record)
     text = (
         "## Findings\n\nAt equal episodes {{bifurcation.vineppo.episodes.grpo}}, {{seeds}} seeds.\n"
     )
@@ -268,7 +277,7 @@ def test_runs_of_other_experiments_count_where_their_costs_are_known(
 
     The sweep needs no costs, and the seconds of another experiment are of another machine.
     """
-    monkeypatch.setattr(learning.records, "FOLDER", tmp_path)
+    monkeypatch.setattr(learning.run_records, "FOLDER", tmp_path)
     old = [
         record | {"curve": {k: x for k, x in record["curve"].items() if k != "trained"}}
         for record in records
@@ -276,9 +285,9 @@ def test_runs_of_other_experiments_count_where_their_costs_are_known(
     ]
     new = next(x for x in records if (x["part"], x["variant"]) == ("comparison", "vineppo"))
     for record in (*old, new):
-        learning.records.append_line(tmp_path / "results.jsonl", record)
+        learning.run_records.append_line(tmp_path / "results.jsonl", record)
     timed = next(record for record in records if record["part"] == "seconds")
-    learning.records.append_line(tmp_path / "seconds.jsonl", timed)
+    learning.run_records.append_line(tmp_path / "seconds.jsonl", timed)
     experiment = dataclasses.replace(small, reuses=("full",))
     files = learning.run.Files.under(tmp_path / "own", experiment)
     found = files.read()
@@ -314,16 +323,16 @@ def test_the_score_of_a_trial_is_of_the_second_half(learning):
 
 def test_a_line_that_was_cut_off_is_dropped_and_written_anew(learning, tmp_path):
     file = tmp_path / "new" / "results.jsonl"
-    assert learning.records.read_lines(file) == []
-    learning.records.append_line(file, {"a": 1})
+    assert learning.run_records.read_lines(file) == []
+    learning.run_records.append_line(file, {"a": 1})
     with file.open("a") as stream:
         stream.write('{"a": 2')
-    assert learning.records.read_lines(file) == [{"a": 1}]
-    learning.records.append_line(file, {"a": 3})
-    assert learning.records.read_lines(file) == [{"a": 1}, {"a": 3}]
+    assert learning.run_records.read_lines(file) == [{"a": 1}]
+    learning.run_records.append_line(file, {"a": 3})
+    assert learning.run_records.read_lines(file) == [{"a": 1}, {"a": 3}]
     file.write_text('{"a": 1}\n{"a": \n{"a": 3}\n')
     with pytest.raises(ValueError, match="results.jsonl:2: is damaged; delete the line"):
-        learning.records.read_lines(file)
+        learning.run_records.read_lines(file)
 
 
 STUB = """
@@ -494,9 +503,9 @@ def test_the_same_measurements_give_the_same_bytes(learning, small, records, mea
     shuffled = tmp_path / "measurements"
     for record in reversed(records):
         name = "seconds" if record["part"] == "seconds" else "results"
-        learning.records.append_line(shuffled / f"{name}.jsonl", record)
+        learning.run_records.append_line(shuffled / f"{name}.jsonl", record)
     stale = dict(records[-1], overrides={"iterations": 7})
-    learning.records.append_line(shuffled / "results.jsonl", stale)
+    learning.run_records.append_line(shuffled / "results.jsonl", stale)
     (shuffled / "findings.md.j2").write_text((folder / "findings.md.j2").read_text())
     (tmp_path / "docs").mkdir()
     learning.results.write_results(small, shuffled, tmp_path / "docs")
@@ -527,8 +536,8 @@ def test_the_committed_page_is_that_of_the_committed_measurements(learning):
     """After adding measurements: python benchmarks/learning/results.py"""
     found = learning.outcomes.outcomes(
         learning.variants.FULL,
-        learning.records.read_lines(LEARNING / "results.jsonl"),
-        learning.records.read_lines(LEARNING / "seconds.jsonl"),
+        learning.run_records.read_lines(LEARNING / "results.jsonl"),
+        learning.run_records.read_lines(LEARNING / "seconds.jsonl"),
     )
     page = (REPO / "docs" / "results.md").read_text(encoding="utf-8")
     findings = LEARNING / "findings.md.j2"
