@@ -1,6 +1,7 @@
 """The plan of a phase: it has every branch once, even shards and rows, and few shapes."""
 
 import random
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,7 +22,7 @@ from vinejax.engine.memory import (
     slots_for,
 )
 from vinejax.engine.ring import RingStorage, ring_blocks
-from vinejax.engine.row_jobs import assign, lanes_per_row, window_shape
+from vinejax.engine.row_jobs import StartedPhase, assign, lanes_per_row, window_shape
 from vinejax.model.sharding import AXES, make_mesh
 
 
@@ -73,6 +74,61 @@ def test_a_trunk_with_most_of_the_work_gets_several_rows_at_once():
     assert len(parts) == 7 and jobs[:7] == parts, "first, and no more than there are rows"
     works = [job.work for job in parts]
     assert max(works) - min(works) <= 10
+
+
+def jobs_of(works: list[list[int]], shards: int, rows: int = 4, **options: Any) -> list[Any]:
+    """(trunk, work, first item) of each shard's jobs; `works` has the budgets of each trunk."""
+    trunk_of = [trunk for trunk, budgets in enumerate(works) for _ in budgets]
+    branch_set = branch_set_of(
+        [5] * len(works), trunk_of, [n for budgets in works for n in budgets]
+    )
+    jobs = assign(branch_set, shards, rows, **options)
+    return [[(job.trunk, job.work, job.first) for job in of_shard] for of_shard in jobs]
+
+
+def test_a_trunk_is_divided_by_the_mean_work_of_a_row():
+    """The trunks have 1.5 and 0.5 times the mean work; parts are rounded down on one shard."""
+    works = [[1] * 12, [1] * 4]
+    assert jobs_of(works, shards=1, rows=2) == [[(0, 12, 0), (1, 4, 12)]]
+    assert jobs_of(works, shards=2, rows=1) == [[(0, 6, 0), (1, 4, 6)], [(0, 6, 0)]]
+    assert jobs_of([[1] * 24, [1] * 8], shards=1, rows=4) == [
+        [(0, 8, 0), (0, 8, 8), (0, 8, 16), (1, 8, 24)]
+    ]
+
+
+def test_no_job_is_without_items_unless_its_trunk_is_scored():
+    assert jobs_of([[50, 50]], shards=1, rows=8) == [[(0, 50, 0), (0, 50, 1)]]
+
+
+def test_shards_get_the_largest_jobs_first():
+    works = [[3], [5], [4], [8]]
+    assert jobs_of(works, shards=2, rows=9) == [[(3, 8, 0), (0, 3, 1)], [(1, 5, 0), (2, 4, 1)]]
+
+
+def test_a_phase_that_has_begun_keeps_its_shards_level():
+    """A trunk goes to the shard that holds it, unless much less work is left on another.
+
+    Here that is if the shard has more than 2 * 10 + 8 * 1 tokens left; items follow earlier ones.
+    """
+    idle = StartedPhase(items=[7, 9], work=[30, 10], shard_of={})
+    assert jobs_of([[1]], shards=2, phase=idle) == [[], [(0, 1, 9)]]
+    for work, shard in ((28, 0), (29, 1)):
+        held = StartedPhase(items=[7, 9], work=[work, 10], shard_of={0: 0})
+        found = jobs_of([[1]], shards=2, phase=held)
+        assert found == [[(0, 1, 7)] if shard == 0 else [], [(0, 1, 9)] if shard else []], work
+    even = StartedPhase(items=[0, 0], work=[10, 9], shard_of={0: 0})
+    assert jobs_of([[1]], shards=2, phase=even) == [[(0, 1, 0)], []], "9 + 9 + 8 is not exceeded"
+
+
+def test_scored_trunks_have_one_row_each():
+    """Those with branches have a job already; the others are divided, the longest first."""
+    branch_set = branch_set_of([5, 6, 9, 7, 8], [0, 0], [4, 4])
+    branch_set.scored[:] = [True, False, True, True, True]
+    for_scores = [
+        [(job.trunk, len(job.items)) for job in of_shard]
+        for of_shard in assign(branch_set, shards=2, rows=1)
+    ]
+    assert for_scores == [[(0, 1), (2, 0), (3, 0)], [(0, 1), (4, 0)]]
 
 
 @pytest.mark.parametrize("slots", [1, 7, 64, 256])
