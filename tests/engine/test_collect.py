@@ -62,4 +62,5 @@ def test_tokens_before_a_restart_count_as_decoded_and_as_restarted():
     running = [(branch.branch, len(branch.tokens), branch.ended) for branch in collector.running()]
     assert running == [(7, 1, GOING), (8, 4, GOING)]
     assert [branch.branch for branch in collector.add(steps_of([["cC..", "D..."]]))] == [7, 8]
+    assert not [*collector.running()]
     assert (stats.decoded_tokens, stats.restarted_tokens) == (7 + 7 + 3, 1 + 2)

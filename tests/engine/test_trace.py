@@ -137,15 +137,18 @@ def test_slots_that_are_given_up_end_no_branch():
 
 
 def test_chunks_are_kept_no_longer_than_needed():
+    """The first slot ends a branch in each chunk, the second in every fifth, the third in one."""
     chunk = 4
-    traces = Traces(1, 2, chunk)
-    zeros = np.zeros((1, 2, chunk), np.int32)
+    traces = Traces(1, 3, chunk)
+    zeros = np.zeros((1, 3, chunk), np.int32)
     steps = HostSteps(zeros, zeros, zeros.astype(np.float32), zeros)
-    for n in range(100):  # the first slot ends a branch in each chunk, the second in every fifth
+    for n in range(100):
         first, second = np.full(chunk, n), np.full(chunk, 1000 + n // 5)
+        third = np.full(chunk, -1 if n else 2000)
         ended = zeros.copy()
         ended[0, 0, -1], ended[0, 1, -1] = LENGTH, STOP if n % 5 == 4 else GOING
-        given = steps._replace(item=np.array([[first, second]], np.int32), ended=ended)
+        ended[0, 2, -1] = GOING if n else LENGTH
+        given = steps._replace(item=np.array([[first, second, third]], np.int32), ended=ended)
         lengths = [len(tokens) for tokens in traces.add(given, np.array([chunk])).tokens]
-        assert lengths == ([chunk, 5 * chunk] if n % 5 == 4 else [chunk])
+        assert lengths == ([chunk] if n else [chunk] * 2) + [5 * chunk] * (n % 5 == 4)
         assert traces._tokens.shape[2] <= 12 * chunk
