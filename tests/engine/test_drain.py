@@ -171,6 +171,9 @@ def test_sizes(tiny: Model):
     enough = arrays.phase_bytes(tiny.decoder, mesh, low) + ring
     assert [found.rows for found in drain_sizes(tiny.decoder, mesh, enough, low)] == [4, 4]
     assert [found.slots for found in drain_sizes(tiny.decoder, mesh, enough - 1, low)] == [8]
+    wide = dataclasses.replace(low, lanes=128, batch=8)
+    drains = drain_sizes(tiny.decoder, mesh, 2**30, wide)
+    assert [(found.lanes, found.batch) for found in drains] == [(32, 4), (8, 4)]
     for width, slots in [(255, [32]), (64, [32]), (63, [])]:
         short = dataclasses.replace(whole, width=width)
         assert [x.slots for x in drain_sizes(tiny.decoder, mesh, 2**30, short)] == slots, width

@@ -14,9 +14,9 @@ from transformers import PreTrainedTokenizerFast
 
 from vinejax.core.settings import SampleConfig
 from vinejax.core.text import continuation_text, prefix_end, token_text
-from vinejax.engine.branches import Branch
+from vinejax.engine.branches import Branch, BranchSet
 from vinejax.engine.engine import Engine
-from vinejax.engine.stop import HIT, stop_table
+from vinejax.engine.stop import HIT, first_states, stop_table
 
 TEXTS = ["", "a", "b", "c", "ab", "ba", "abc", "aab", "bab", "cab" * 5, "\ufffd", "x y"]
 STOPS = [
@@ -40,6 +40,34 @@ def test_a_walk_hits_with_the_token_that_completes_a_stop_string(stop):
                 hits += 1
                 break
     assert hits > 100 or stop == ("never",)
+
+
+def test_a_branch_starts_in_the_state_after_its_part_of_the_response():
+    """A walk from the response's first token; after a whole stop string it goes on in state 0.
+
+    A branch without a budget starts nowhere: its trunk may end before it.
+    """
+    table = stop_table(("abab", "bc"), TEXTS)
+    draw = random.Random(0)
+    trunks = [draw.choices(range(1, 6), k=12) for _ in range(20)]
+    branches, expected = [], []
+    for trunk, tokens in enumerate(trunks):
+        for position in draw.sample(range(1, 13), 6):
+            response = draw.choice([None, 0, draw.randrange(position + 1)])
+            branches.append(Branch(trunk, position, seed=0, response=response))
+            state = 0
+            for token in [] if response is None else tokens[response:position]:
+                state = int(table[state, token])
+                state = 0 if state == HIT else state
+            expected.append(state)
+        branches.append(Branch(trunk, 99, seed=0, response=0))
+        expected.append(0)
+    budgets = [0 if branch.position == 99 else 4 for branch in branches]
+    branch_set = BranchSet(trunks, branches, budgets, 12, [False] * len(trunks))
+    assert first_states(table, branch_set) == expected
+    assert len(set(expected)) > 3
+    none = stop_table((), TEXTS)
+    assert first_states(none, branch_set) == [0] * len(branches)
 
 
 def next_state(stop: tuple[str, ...], prefix: str, text: str) -> str | None:
