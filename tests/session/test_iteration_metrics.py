@@ -1,7 +1,6 @@
 """The metrics of an iteration's solutions, updates and sampling, against figures made by hand."""
 
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,7 +52,8 @@ def batch_of(rows: list[list[float | None]]) -> Batch:
     """A batch whose rows have these log-probabilities, None where a token is not trained on."""
     mask = np.array([[x is not None for x in row] for row in rows])
     logprobs = np.array([[9.0 if x is None else x for x in row] for row in rows], np.float32)
-    return cast(Batch, SimpleNamespace(old_logprobs=logprobs, mask=mask))
+    fields: dict[str, Any] = dict.fromkeys(Batch._fields)
+    return Batch(**fields | {"old_logprobs": logprobs, "mask": mask})
 
 
 def test_the_difference_of_the_log_probabilities_is_that_of_drawn_tokens():
@@ -81,26 +81,23 @@ def test_without_drawn_tokens_there_is_no_difference():
     }
 
 
-def update(scale: float, tokens: float, norm: float, clipped: float | None, accepted: bool = True):
+def update(
+    scale: float, tokens: float, norm: float, clipped: float | None, accepted: bool = True
+) -> Update:
     """An update whose sums are multiples of `scale`, with tokens in two eighths of responses."""
     eighths = np.zeros(8, np.float32)
     eighths[[0, 7]] = 1, 3
-    sums = PolicySums(
-        loss=np.float32(scale),
-        kl=np.float32(2 * scale),
-        old_kl=np.float32(3 * scale),
-        ratio=np.float32(4 * scale),
-        entropy=np.float32(5 * scale),
-        tokens=np.float32(tokens),
-        clipped=None if clipped is None else np.float32(clipped),
-        by_eighth=SumsByEighth(
-            ratio=4 * scale * eighths,
-            entropy=5 * scale * eighths,
-            tokens=tokens * eighths / 4,
-            clipped=None if clipped is None else clipped * eighths,
-        ),
-    )
-    return Update(cast(Any, sums), cast(Any, np.float32(norm)), cast(Any, np.bool_(accepted)))
+    names = ("loss", "kl", "old_kl", "ratio", "entropy")
+    sums: dict[str, Any] = {name: np.float32(n * scale) for n, name in enumerate(names, start=1)}
+    by_eighth: dict[str, Any] = {name: sums[name] * eighths for name in ("ratio", "entropy")}
+    sums["tokens"], by_eighth["tokens"] = np.float32(tokens), tokens * eighths / 4
+    sums["clipped"] = by_eighth["clipped"] = None
+    if clipped is not None:
+        sums["clipped"], by_eighth["clipped"] = np.float32(clipped), clipped * eighths
+    report: tuple[Any, ...] = (
+        PolicySums(**sums, by_eighth=SumsByEighth(**by_eighth)), np.float32(norm), accepted
+    )  # fmt: skip
+    return Update(*report)
 
 
 def test_an_iterations_updates_have_means_over_tokens():
@@ -143,10 +140,20 @@ def test_continuations_of_a_state_that_solutions_share_count_once():
         cases.episode([1], [3], continuations=(shared, equal)),
     ]
     stats = EngineStats(
-        **{"useful_tokens": 60, "decoded_tokens": 80, "slot_steps": 100, "cache_bytes": 2**29},
-        **{"queued_tokens": 9, "queued_slot_steps": 10, "decode_steps": 7, "compiles": 4},
-        **{"restarted_tokens": 1, "repeated_tokens": 2, "prefill_tokens": 3},
-        **{"prefill_s": 0.5, "wait_s": 0.25, "host_s": 0.125},
+        prefill_tokens=3,
+        decoded_tokens=80,
+        restarted_tokens=1,
+        repeated_tokens=2,
+        useful_tokens=60,
+        decode_steps=7,
+        slot_steps=100,
+        queued_tokens=9,
+        queued_slot_steps=10,
+        compiles=4,
+        prefill_s=0.5,
+        wait_s=0.25,
+        host_s=0.125,
+        cache_bytes=2**29,
     )
     seconds = {"timing_s/rollout": 2.0, "timing_s/value": 3.0, "timing_s/train": 7.0}
     found = metrics.engine_metrics(stats, episodes, seconds)
