@@ -29,13 +29,17 @@ def counted(stats: EngineStats) -> dict[str, int]:
 
 
 def test_steps_count_by_what_slots_do_and_whether_a_branch_waits():
-    """On shard 0 a branch waits in every step, and on shard 1 in the first, beside an idle slot."""
+    """On shard 0 a branch waits in every step, and on shard 1 in the first, beside an idle slot.
+
+    In the second chunk both slots of shard 0 end their branches at once. The last branch then waits
+    for a row, and the steps without a busy slot do not count.
+    """
     stats = EngineStats()
-    order = [[10, 11, 12, 13], [20, 21]]
+    order = [[10, 11, 12, 13, 14], [20, 21]]
     collector = Collector(NO_BRANCHES, order, slots=2, chunk=4, stats=stats, num_accepted=int)
     steps = steps_of([["aAcC", "bbbb"], ["AB..", "...."]])
     assert [branch.branch for branch in collector.add(steps)] == [10, 12, 20, 21]
-    assert collector.not_ended.tolist() == [2, 0]
+    assert collector.not_ended.tolist() == [3, 0]
     assert counted(stats) == {
         "decode_steps": 4,  # of shard 0, which took the most
         "slot_steps": 2 * (4 + 2),
@@ -44,8 +48,15 @@ def test_steps_count_by_what_slots_do_and_whether_a_branch_waits():
         "queued_tokens": 2 * 4 + 1,
     }
     collector.add(steps_of([["D...", "B..."], ["....", "...."]]))
+    collector.add(steps_of([["E...", "...."], ["....", "...."]]))
     assert collector.not_ended.tolist() == [0, 0]
-    assert stats.decode_steps == 5 and stats.slot_steps == 14 and stats.decoded_tokens == 12
+    assert counted(stats) == {
+        "decode_steps": 6,
+        "slot_steps": 12 + 2 + 2,
+        "decoded_tokens": 13,
+        "queued_slot_steps": 10 + 2,
+        "queued_tokens": 9 + 2,
+    }
 
 
 def test_tokens_before_a_restart_count_as_decoded_and_as_restarted():
