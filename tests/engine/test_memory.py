@@ -1,10 +1,11 @@
 """The shapes of a phase and the bytes of its keys and values, against figures made by hand."""
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from helpers import loop_cases
-from jax.sharding import AbstractMesh
+from jax.sharding import AbstractMesh, Mesh
 
 from vinejax.core.errors import RoomError
 from vinejax.engine import memory
@@ -68,8 +69,9 @@ def shapes(
     **settings: Any,
 ) -> Sizes:
     """The shapes of a phase in `room` bytes, with 64 slots unless `settings` differ."""
-    chosen = EngineSettings(**{"slots": 64} | settings)
-    sizes, taken = sizes_of(MODEL, mesh, platform, room, chosen, workload, feed)
+    chosen: dict[str, Any] = {"slots": 64} | settings
+    engine = EngineSettings(**chosen)
+    sizes, taken = sizes_of(MODEL, mesh, platform, room, engine, workload, feed)
     of_slots = sizes.storage.columns(sizes.slots, sizes.width)
     assert taken == UNIT * (sizes.rows * sizes.columns + of_slots)
     return sizes
@@ -118,6 +120,20 @@ def test_pages_get_the_memory_that_rows_leave():
     assert (whole.rows, whole.columns, whole.storage.columns(64, 512)) == (64, 256, 64 * 512)
     less = shapes(phase, attention="kernel", room=UNIT * 64 * (256 + 384))
     assert (less.rows, less.storage.columns(64, 512)) == (64, 64 * 384)
+
+
+def test_a_feeds_trunks_are_computed_in_small_batches():
+    """A few of them enter at a time, while a GPU computes up to 64 trunks of other phases."""
+    phase, gpu = Workload(1000, 2000, 100, 64), {"platform": "gpu", "slots": 512}
+    assert shapes(phase, **gpu, attention="xla").batch == 64
+    assert shapes(phase, feeder(4000, at_once=1000), **gpu, attention="xla").batch == 8
+
+
+def test_all_hosts_use_the_memory_of_the_one_that_has_least(monkeypatch: pytest.MonkeyPatch):
+    device = Mock(memory_stats=lambda: {"bytes_limit": 1000})
+    mesh = Mock(spec=Mesh, local_devices=[device])
+    monkeypatch.setattr(memory.distributed, "exchange", lambda own: [own, own // 2, 2 * own])
+    assert memory.memory_to_use(mesh) == 400
 
 
 def test_a_batch_of_a_prefill_is_for_the_rows():
