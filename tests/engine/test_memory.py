@@ -1,4 +1,4 @@
-"""The shapes of a phase and the bytes of its keys and values, against figures made by hand."""
+"""A phase's shapes and the bytes of its keys and values, against figures worked out by hand."""
 
 from typing import Any
 from unittest.mock import Mock
@@ -89,7 +89,7 @@ def test_shards_share_the_work():
     fed = shapes(phase, feeder(branches=10_000, at_once=40), mesh=TWO)
     assert fed.slots == 32 and fed.queue == 8192
     assert shapes(phase, feeder(branches=10_000, at_once=200)).slots == 64
-    assert shapes(phase, feeder(branches=10_000, at_once=9)).slots == 16, "of 29 branches, 9 decode"
+    assert shapes(phase, feeder(branches=10_000, at_once=9)).slots == 16, "nine at a time"
 
 
 def test_a_feed_has_room_for_its_trunks():

@@ -1,4 +1,4 @@
-"""The metrics of an iteration's solutions, updates and sampling, against figures made by hand."""
+"""An iteration's metrics of solutions, updates and sampling, against figures worked out by hand."""
 
 from typing import Any
 
