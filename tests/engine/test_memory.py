@@ -1,11 +1,10 @@
 """A phase's shapes and the bytes of its keys and values, against figures worked out by hand."""
 
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from helpers import loop_cases
-from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import AbstractMesh
 
 from vinejax.core.errors import RoomError
 from vinejax.engine import memory
@@ -127,13 +126,6 @@ def test_a_feeds_trunks_are_computed_in_small_batches():
     phase, gpu = Workload(1000, 2000, 100, 64), {"platform": "gpu", "slots": 512}
     assert shapes(phase, **gpu, attention="xla").batch == 64
     assert shapes(phase, feeder(4000, at_once=1000), **gpu, attention="xla").batch == 8
-
-
-def test_all_hosts_use_the_memory_of_the_one_that_has_least(monkeypatch: pytest.MonkeyPatch):
-    device = Mock(memory_stats=lambda: {"bytes_limit": 1000})
-    mesh = Mock(spec=Mesh, local_devices=[device])
-    monkeypatch.setattr(memory.distributed, "exchange", lambda own: [own, own // 2, 2 * own])
-    assert memory.memory_to_use(mesh) == 400
 
 
 def test_a_batch_of_a_prefill_is_for_the_rows():

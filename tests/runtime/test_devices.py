@@ -13,7 +13,7 @@ from vinejax.config.load import default, from_dict
 from vinejax.core.errors import UserError
 from vinejax.core.settings import Config, MeshConfig, RolloutConfig, TopologyConfig
 from vinejax.engine.memory import memory_to_use
-from vinejax.runtime import devices
+from vinejax.runtime import devices, distributed
 
 ROWS = {
     "v5e:16x16": TopologyConfig(fsdp=64, tensor=4, slots=2048, memory_gib=6.0),
@@ -97,6 +97,13 @@ def test_a_device_that_reports_its_memory_gives_a_share_of_what_is_free():
     device = Mock(memory_stats=lambda: {"bytes_limit": 1000, "bytes_in_use": 300})
     mesh = Mock(spec=Mesh, local_devices=[device])
     assert [memory_to_use(mesh, reserved=n) for n in (0, 200, 800)] == [560, 400, 0]
+
+
+def test_all_hosts_use_the_memory_of_the_one_that_has_least(monkeypatch: pytest.MonkeyPatch):
+    device = Mock(memory_stats=lambda: {"bytes_limit": 1000})
+    mesh = Mock(spec=Mesh, local_devices=[device])
+    monkeypatch.setattr(distributed, "exchange", lambda own: [own, own // 2, 2 * own])
+    assert memory_to_use(mesh) == 400
 
 
 def test_no_devices_are_one_line(monkeypatch: pytest.MonkeyPatch):
