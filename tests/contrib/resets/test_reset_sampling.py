@@ -160,6 +160,8 @@ def test_a_gold_solution_ends_where_the_policy_would_have_to_stop():
     engine.sample_config = SampleConfig(stop=("=4", "\n5"))
     cut = gold_response(prompt)
     assert cases.tokenizer().decode(cut) == "\n2+3=5\n5"
+    engine.eos_ids = (cases.EOS, gold[3])
+    assert gold_response(prompt) == gold[:4]
 
 
 def test_an_environment_has_no_resets():

@@ -83,11 +83,14 @@ class ResetSampler(Sampler):
     def gold_response(self, problem: Problem, prompt: list[int]) -> list[int]:
         """The tokens of the data set's solution, up to where a response of the policy would end.
 
-        They end at a stop string, at `sample.max_tokens` or at the end of the model's context.
+        They end at the first token that ends a response, at a stop string, at `sample.max_tokens`
+        or at the end of the model's context.
         """
         tokenizer, stop = self.engine.tokenizer, self.engine.sample_config.stop
         solution = worked_response(problem, self.graded.task.solution(problem))
-        response = encode_response(tokenizer, solution)
+        response = encode_response(tokenizer, solution)  # with EOS as its last token
+        ends = (i for i, token in enumerate(response, 1) if token in self.engine.eos_ids)
+        response = response[: next(ends)]
         if stop:
             end = prefix_end(tokenizer, prompt)
             response = response[: cut_at_stop(tokenizer, end, response, stop).num_tokens]
