@@ -89,6 +89,17 @@ def test_the_mean_of_first_and_the_mean_of_other_tokens_by_hand(source: str):
         ("None", r"wrong.py:3: gave NoneType; needed is a Credit with advantages \[B, T\] = "),
         ("(1.0, 2.0)", "wrong.py:3: gave tuple; needed is a Credit"),
         ("Credit([0.0, 1.0])", r"wrong.py:3: gave Credit with advantages \[2\]; needed"),
+        ("Credit(None)", r"wrong.py:3: gave Credit with advantages \[\]; needed"),
+        *(
+            (
+                f"Credit(1.0 * rollout.batch.mask, {name}=rollout.batch.mask[1])",
+                rf"wrong.py:3: gave Credit with {name} \[\d+\]; needed is \[B, {letter}\] = ",
+            )
+            for name, letter in {
+                **dict.fromkeys(("mask", "loss_extra", "returns"), "T"),
+                **dict.fromkeys(("by_step", "values"), "C"),
+            }.items()
+        ),
         ("rollout.nothing", "wrong.py:4: AttributeError: .*nothing"),
     ],
 )

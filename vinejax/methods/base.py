@@ -196,18 +196,14 @@ class Method:
     def assign(self, rollout: Rollout, cfg: Config) -> Credit:
         """The credit of a rollout, whitened over the iteration if `ppo.whiten` is 'iteration'.
 
-        Raises ConfigError, with file and line, if a user's method fails or returns no Credit.
+        Raises ConfigError, with file and line, if a user's method fails, returns no Credit, or
+        returns one with an array of a wrong shape.
         """
         assert self.credit is not None, "the method has no advantages"
         if not self.is_users:
             return assigned(self.credit(rollout, cfg), rollout, cfg)
         credit = result_of("method", cfg.method, self.credit, rollout, cfg)
-        shape = rollout.batch.mask.shape
-        if not isinstance(credit, Credit) or np.shape(credit.advantages) != shape:
-            found = type(credit).__name__
-            if isinstance(credit, Credit):
-                found += f" with advantages {list(np.shape(credit.advantages))}"
-            message = f"gave {found}; needed is a Credit with advantages [B, T] = {list(shape)}"
+        if message := _wrong_credit(credit, rollout):
             raise ConfigError("method", f"{place_of(self.credit)}: {message}", repr(cfg.method))
         return assigned(credit, rollout, cfg)
 
@@ -240,6 +236,22 @@ class Method:
             max_tokens=cfg.sample.max_tokens,
             method_settings=self.settings.of(cfg) if self.settings.section else None,
         )
+
+
+def _wrong_credit(credit: Any, rollout: Rollout) -> str:
+    """What is wrong with the result of a user's credit; '' if nothing is."""
+    by_token, by_step = rollout.batch.mask.shape, rollout.steps.rewards.shape
+    if not isinstance(credit, Credit):
+        needed = f"a Credit with advantages [B, T] = {list(by_token)}"
+        return f"gave {type(credit).__name__}; needed is {needed}"
+    for name in ("advantages", "mask", "loss_extra", "returns", "by_step", "values"):
+        array, letters, shape = getattr(credit, name), "[B, T]", by_token
+        if name in ("by_step", "values"):
+            letters, shape = "[B, C]", by_step
+        if np.shape(array) != shape and (array is not None or name == "advantages"):
+            found = f"gave Credit with {name} {list(np.shape(array))}"
+            return f"{found}; needed is {letters} = {list(shape)}"
+    return ""
 
 
 @functools.cache  # compiled programs are found by the function
