@@ -213,6 +213,7 @@ def test_reuse_needs_one_horizon():
         {"values": {"positions": "tokens"}},
         {"values": {"positions": "blank_lines"}},
         {"values": {"allocation": "bisection"}},
+        {"values": {"allocation": "helpers.chain_cases.every_second"}},
         {"values": {"backup": True, "reuse": True}},
         SPO,
     ],

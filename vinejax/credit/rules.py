@@ -191,11 +191,11 @@ def check_rules(cfg: Config, has_continuations: bool) -> None:
     undivided = (
         rules["values.positions"] == "steps" and values.merge == 1 and values.num_states is None
     )
-    one_to_one = undivided and rules["values.allocation"] != "bisection" and not values.backup
+    one_to_one = undivided and rules["values.allocation"] == "uniform" and not values.backup
     if cfg.ppo.gamma != 1 and has_continuations and not one_to_one:
         message = (
             "must be 1 unless every step of the task has a value of its own: values.positions ="
-            " 'steps', no merge, num_states, bisection or backup"
+            " 'steps', values.allocation = 'uniform', no merge, num_states or backup"
         )
         raise ConfigError("ppo.gamma", message, repr(cfg.ppo.gamma))
 
