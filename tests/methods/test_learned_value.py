@@ -3,12 +3,14 @@
 from typing import Any
 
 import numpy as np
+import pytest
 from helpers import loop_cases as cases
 from helpers.applied import stand_in
 
 from vinejax.core.types import Episode, Rollout
 from vinejax.credit import probe
 from vinejax.learner.batch import collate, step_layout
+from vinejax.methods import learned_value
 from vinejax.methods.credit_by_role import step_credit
 from vinejax.methods.learned_value import LearnedValue, probe_features, states_of
 from vinejax.session.session import Session
@@ -85,6 +87,23 @@ def test_values_stand_before_their_steps_and_the_weight_compares_them_with_the_b
     found, _ = rule.learned(kept(), valued, cfg)
     expected = np.array([np.sum((RETURNS - b) * (v - b)), np.sum((v - b) ** 2)])
     np.testing.assert_allclose(found.gain, expected + probe.KEPT * kept().gain, rtol=1e-5)
+
+
+def test_all_hosts_take_the_values_and_the_weight_of_the_first(monkeypatch: pytest.MonkeyPatch):
+    """Hosts whose processors round differently would give one update two advantages."""
+    sent: list[dict[int, Any]] = []
+
+    def shared_work(own: dict[int, Any]) -> dict[int, Any]:
+        sent.append(own)
+        return {0: ([0.5] * 5, 0.125)}
+
+    monkeypatch.setattr(learned_value, "shared_work", shared_work)
+    for is_writer in (True, False):
+        monkeypatch.setattr(learned_value, "is_writer", lambda is_writer=is_writer: is_writer)
+        valued = LearnedValue().with_prior(stand_in(Session), three(), kept(), config())
+        assert valued.weight == 0.125 and valued.values is not None
+        assert valued.values[valued.values > 0].tolist() == [0.5] * 5
+    assert sent[0][0][1] == 0.25 and sent[1] == {}
 
 
 def test_credit_by_role_by_hand():

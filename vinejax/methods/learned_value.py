@@ -77,13 +77,14 @@ class LearnedValue(MethodState):
         """The rollout with the learned value v at the first token of each step that has a state."""
         states = states_of(rollout, cfg, self.features(session, rollout, kept, cfg))
         prediction = Prediction(states, self.rule.predictions(kept, states))
-        v_here = self.rule.chosen(kept, prediction.by_strength)
-        # All hosts take the values of one host, because hosts may round differently.
-        v = shared_work({0: v_here.tolist()} if is_writer() else {})[0]
+        v_here, weight_here = self.rule.chosen(kept, prediction.by_strength), cfg.credit.prior
+        if weight_here is None:
+            weight_here = self.rule.weight_of(kept)
+        # All hosts take the numbers of one host, because hosts may round differently.
+        v, weight = shared_work({0: (v_here.tolist(), weight_here)} if is_writer() else {})[0]
         values = np.zeros(rollout.batch.tokens.shape, np.float32)
         row, last = np.nonzero(state_numbers(rollout.steps))
         values[row, last + 1] = v
-        weight = self.rule.weight_of(kept) if cfg.credit.prior is None else cfg.credit.prior
         return rollout._replace(values=values, weight=weight, hidden=None, prediction=prediction)
 
     def learned(self, kept: Any, rollout: Rollout, cfg: Config) -> tuple[Any, dict[str, float]]:
