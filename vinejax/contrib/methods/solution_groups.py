@@ -13,7 +13,7 @@ def members_of(episodes: list[Episode]) -> list[np.ndarray]:
 
 
 def token_means(rollout: Rollout, x: Array) -> np.ndarray:
-    """The mean of `x`, [B, T], over each solution's trained tokens; 0 without such tokens."""
+    """The mean of `x`, [B, T], over the tokens of each solution that the policy drew; 0 if none."""
     mask = np.asarray(rollout.batch.mask)[: len(rollout.episodes)]
     totals = np.where(mask, np.asarray(x)[: len(mask)], 0.0).sum(axis=1, dtype=np.float64)
     return totals / np.maximum(mask.sum(axis=1), 1)
