@@ -1,9 +1,12 @@
 """Tests `--mode=eval`: the policy it takes, and that its figures equal the training run's."""
 
+import contextlib
 import dataclasses
+import functools
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +16,12 @@ from vinejax.core.settings import Config
 from vinejax.core.types import Problem
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.runtime.checkpoint import Checkpoints
+from vinejax.session.session import Session
 from vinejax.statistics.accuracy import pass_at_1
 from vinejax.tasks.base import Split
 from vinejax.tasks.graded import GradedTask
-from vinejax.tasks.rewards import Reward
+from vinejax.tasks.rewards import Reward, TrainerState
+from vinejax.training import evaluate
 from vinejax.training.evaluate import evaluate_run
 
 
@@ -112,12 +117,42 @@ def test_the_newest_checkpoint_where_validation_has_chosen_none(run: Path, copy:
     assert (copy / "metrics.jsonl").read_bytes() == before
 
 
-def test_the_best_policy_goes_before_the_newest(run: Path, copy: Path):
+def test_the_best_policy_goes_before_the_newest(
+    run: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Reward functions get the number of its iterations."""
+    states, graded = [], GradedTask.grade
+
+    def noted(rewards: GradedTask, items: Any, ids: Any) -> list[Reward]:
+        states.append(rewards.state)
+        return graded(rewards, items, ids)
+
+    monkeypatch.setattr(GradedTask, "grade", noted)
     _, start, _ = load_pretrained(str(copy / "warmup"))
     with Checkpoints(copy / "best", keep=1) as best:
         best.save_params(2, start, {"pass_at_1": 1.0})
     record = evaluate_run(cases.config(), copy)
     assert record["source"] == "best/2" and figures(record) == recorded(run, 0)
+    assert states == [TrainerState(2, cases.config().iterations)]
+
+
+def test_reward_functions_know_the_finished_iterations_in_evaluations_of_a_run(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """A resumed run may evaluate before its first iteration."""
+    states: list[TrainerState] = []
+    session: Any = SimpleNamespace(
+        cfg=cases.config(iterations=5), graded=SimpleNamespace(), weights=lambda params: params
+    )
+    session.set_progress = functools.partial(Session.set_progress, session)
+    policy: Any = SimpleNamespace(params=None, step=7)
+    log: Any = SimpleNamespace(
+        stage=lambda name: contextlib.nullcontext(), metrics=lambda *given: None, timings={}
+    )
+    monkeypatch.setattr(evaluate, "solve", lambda *given: states.append(session.graded.state))
+    monkeypatch.setattr(evaluate, "metrics_of", lambda *given: {"pass_at_1": 0.5})
+    assert evaluate.evaluate(session, policy, "validation", 3, log) == 0.5
+    assert states == [TrainerState(3, 5)]
 
 
 def test_every_response_is_graded_in_one_batch_and_written(

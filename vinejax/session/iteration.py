@@ -23,7 +23,6 @@ from vinejax.session import metrics
 from vinejax.session.budget import RunTotals, groups_left
 from vinejax.session.session import Session
 from vinejax.tasks.graded import GradingStats
-from vinejax.tasks.rewards import TrainerState
 
 
 class Solutions(NamedTuple):
@@ -58,7 +57,7 @@ class Iteration:
         self.at_start = StartCounters(
             spent, session.engine.stats.mark(), session.graded.stats, compiles()
         )
-        session.graded.state = TrainerState(number, self.cfg.iterations)
+        session.set_progress(number)
 
     @property
     def cfg(self) -> Config:

@@ -26,6 +26,7 @@ from vinejax.session.budget import longest_sequence
 from vinejax.tasks.base import Split, Task
 from vinejax.tasks.environment import MultiTurn
 from vinejax.tasks.graded import GradedTask
+from vinejax.tasks.rewards import TrainerState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +52,13 @@ class Session(contextlib.AbstractContextManager["Session"]):
     problems: dict[Split, list[PromptedProblem]]
     lock: WorkdirLock
     loaded: Any = None  # what the method's state loaded (`MethodState.load`), in training runs
+
+    def __post_init__(self):
+        self.set_progress(0)
+
+    def set_progress(self, done: int) -> None:
+        """Tells reward functions, from now on, that `done` iterations of the run are finished."""
+        self.graded.state = TrainerState(done, self.cfg.iterations)
 
     def __exit__(self, *_: object) -> None:
         try:

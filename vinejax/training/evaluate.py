@@ -23,6 +23,7 @@ PREFIXES = {"validation": "eval", "test": "test"}  # split -> prefix of its metr
 def evaluate(session: Session, policy: TrainState, split: Split, done: int, log: RunLog) -> float:
     """Evaluates the policy after `done` iterations and records the metrics; returns pass@1."""
     name = PREFIXES[split]
+    session.set_progress(done)
     with log.stage(name):
         solved = solve(session, session.weights(policy.params), split)
     metrics = metrics_of(session, solved)
@@ -42,7 +43,9 @@ def evaluate_run(cfg: Config, path: str | os.PathLike) -> dict[str, Any]:
         if checkpoint is None:
             params, source = session.load_reference(), "the start"
         else:
-            trained, source = restore_policy(workdir / checkpoint[0], session.fresh_params())
+            folder, done = checkpoint
+            trained, source = restore_policy(workdir / folder, session.fresh_params())
+            session.set_progress(done)
             params = session.weights(trained)
         if is_writer() and not (workdir / "checkpoints").exists():
             print(f"{workdir}: holds no run; evaluates the start")
