@@ -91,6 +91,9 @@ def test_one_of_several_hosts_waits_for_no_other_when_it_leaves(monkeypatch: pyt
     monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
     with pytest.raises(Left, match="^3$"):
         distributed.leave(3)
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "two")  # the error of one line with which it ends
+    with pytest.raises(SystemExit, match="^2$"):
+        distributed.leave(2)
 
 
 def test_a_host_that_misses_others_leaves_whatever_its_environment_says_by_then(

@@ -127,7 +127,9 @@ def leave(status: int, at_once: bool = False) -> NoReturn:
     With several hosts, or with `at_once`, the function skips Python's normal exit. The normal exit
     would wait for the other hosts, while they wait for this host.
     """
-    if at_once or num_hosts() > 1:
+    with contextlib.suppress(UserError):  # it is the error that ends this process
+        at_once = at_once or num_hosts() > 1
+    if at_once:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError):  # the terminal may be closed
                 stream.flush()
