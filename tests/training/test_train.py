@@ -239,8 +239,9 @@ def test_programs_of_an_earlier_run_of_the_process_do_not_count(
 
 def test_accuracies_of_other_settings_are_not_compared():
     said: list[str] = []
+    data = {"validation": [(Problem("a", "1+1", "2"), [5])]}
     stub: Any = SimpleNamespace(
-        session=SimpleNamespace(cfg=cases.config()),
+        session=SimpleNamespace(cfg=cases.config(), problems=data),
         log=SimpleNamespace(message=said.append),
         progress=loop.Progress(done=1, best_accuracy=0.5),
     )
@@ -249,6 +250,9 @@ def test_accuracies_of_other_settings_are_not_compared():
     stub.progress.best_accuracy, stub.session.cfg = 0.5, cases.config(eval={"every": 7})
     loop.TrainingRun._forget_stale_best(stub)
     assert stub.progress.best_accuracy == 0.5 and not said
+    data["validation"].append((Problem("b", "1+2", "3"), [6]))
+    loop.TrainingRun._forget_stale_best(stub)
+    assert stub.progress.best_accuracy == -math.inf and "is chosen anew" in said.pop()
 
 
 def test_the_best_policy_is_kept(run):

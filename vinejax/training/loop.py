@@ -44,8 +44,8 @@ class Progress:
     done: int = 0  # finished iterations
     best_accuracy: float = -math.inf  # best accuracy on the validation split
     evaluated: int = 0  # finished iterations at the last evaluation on validation
-    judged_by: str = ""  # settings with which `best_accuracy` was measured
-    tested_by: str = ""  # settings and problems of the test after `done` iterations; "": none yet
+    judged_by: str = ""  # what `best_accuracy` was measured on: see `judged_on`
+    tested_by: str = ""  # the same of the test after `done` iterations; "": none yet
     spent: RunTotals = RunTotals()
 
 
@@ -190,9 +190,7 @@ class TrainingRun:
 
     def _test_result(self) -> None:
         """Evaluates the last policy on test, unless its checkpoint says that this was done."""
-        cfg, progress = self.session.cfg, self.progress
-        problems = self.session.problems["test"][: cfg.eval.problems]
-        settings = f"{judging_settings(cfg)} on {fingerprint(problems)}"
+        progress, settings = self.progress, judged_on(self.session, "test")
         if progress.tested_by == settings:
             return
         self._evaluate("test")
@@ -203,13 +201,13 @@ class TrainingRun:
         self.checkpoints.renew_meta(progress.done, meta)
 
     def _forget_stale_best(self) -> None:
-        """Forgets `best_accuracy` if it was measured with other settings of evaluations."""
-        progress, settings = self.progress, judging_settings(self.session.cfg)
+        """Forgets `best_accuracy` if its settings of evaluations or its problems were others."""
+        progress, settings = self.progress, judged_on(self.session, "validation")
         if progress.done > 0 and progress.judged_by != settings:
             progress.best_accuracy = -math.inf
-            fields = "eval.samples, temperature, top_p or problems"
+            others = "eval.samples, temperature, top_p or problems, or the validation problems,"
             self.log.message(
-                f"{fields} have changed since the accuracies so far: the best policy is chosen anew"
+                f"{others} have changed since the accuracies so far: the best policy is chosen anew"
             )
         progress.judged_by = settings
 
@@ -260,9 +258,11 @@ def accuracy_to_exceed(best: Checkpoints, progress: Progress) -> float:
     return max(progress.best_accuracy, best.meta(progress.done)["pass_at_1"])
 
 
-def judging_settings(cfg: Config) -> str:
-    """The settings of evaluations on which accuracies depend, as text."""
-    return repr(dataclasses.replace(cfg.eval, every=0))
+def judged_on(session: Session, split: Split) -> str:
+    """The settings and the problems on which accuracies on a split depend, as text."""
+    cfg = session.cfg.eval
+    problems = session.problems[split][: cfg.problems]
+    return f"{dataclasses.replace(cfg, every=0)!r} on {fingerprint(problems)}"
 
 
 def is_over(cfg: Config, progress: Progress) -> bool:
