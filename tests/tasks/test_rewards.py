@@ -219,6 +219,14 @@ def test_functions_of_three_kinds_are_called_by_name_weighted_and_added(module: 
     assert trl == (prompts, (3, 3), tuple(sorted(others)))
 
 
+def test_weights_whose_sum_is_1_give_a_right_response_1(module: Any):
+    """Added as float64 they are 0.9999999999999999, and 1 and more counts as correct."""
+    for name in ("first", "second", "third"):
+        setattr(module, name, lambda response: 1.0)
+    rewards = graded("first", "second", "third", weights=(0.7, 0.2, 0.1))
+    assert rewards([(PROBLEMS[0], "2")]) == [1.0]
+
+
 WRAPPERS = """
 import functools
 

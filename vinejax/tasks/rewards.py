@@ -28,6 +28,8 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.plugins import (
     absence_of,
@@ -402,11 +404,11 @@ def weighted(
     """The reward of each response: the weighted sum of the functions' numbers for it.
 
     `parts[f][i]` is the number of function f for response i, None if f does not judge it. Every
-    reward also has the metrics `logged`.
+    reward also has the metrics `logged`. Sums are rounded to float32, so that 0.7 + 0.2 + 0.1 is 1.
     """
     rewards = []
     for item_parts in zip(*parts, strict=True):
         judged = [(f, x) for f, x in zip(functions, item_parts, strict=True) if x is not None]
-        total = sum(f.weight * x for f, x in judged)
+        total = float(np.float32(sum(f.weight * x for f, x in judged)))
         rewards.append(Reward(total, {f.name: x for f, x in judged} | dict(logged)))
     return rewards
