@@ -83,7 +83,7 @@ def three_digits(value: float | None) -> str:
         return "–"
     size, sign = abs(value), "−" if value < 0 else ""
     if size >= 1e6:
-        return f"{sign}{size / 1e6:.3g}M" if size < 1e9 else f"{sign}{size:.2e}"
+        return f"{sign}{size / 1e6:.3g}M" if size < 999.5e6 else f"{sign}{size:.2e}"
     if size >= 100 or size == int(size):
         return f"{sign}{size:,.0f}"
     if size < 1e-3:
