@@ -255,6 +255,25 @@ def test_a_start_that_is_killed_loses_no_record(
     assert file.read_text() == before
 
 
+def test_episodes_of_iterations_that_come_again_are_dropped(tmp_path: pathlib.Path):
+    """Else a run that is resumed with fewer iterations shows solutions that it never had."""
+
+    def files() -> list[str]:
+        return sorted(file.name for file in (tmp_path / "episodes").iterdir())
+
+    with open_log(tmp_path) as log:
+        for i in (1, 2, 10):
+            log.episodes(i, [{"i": i}])
+    (tmp_path / "episodes" / "own.jsonl").write_text("a user's\n")
+    for other in ({"resumed_at": None}, {"resumed_at": 2, "is_writer": False}):
+        with open_log(tmp_path, **other):
+            pass
+    assert files() == ["1.jsonl", "10.jsonl", "2.jsonl", "own.jsonl"]
+    with open_log(tmp_path, resumed_at=2):
+        pass
+    assert files() == ["1.jsonl", "own.jsonl"]
+
+
 def test_what_a_start_says_of_an_interrupted_run(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -71,8 +71,9 @@ class RunLog:
           total_iterations: the number of iterations of the whole run.
           is_writer: whether this process writes and shows.
           resumed_at: the first iteration that this process will train, 0 for a new run. If earlier
-            processes wrote records of this iteration or later ones, these are dropped, because the
-            iterations will be repeated. None: the process does not train, and drops no such record.
+            processes wrote records or episodes of this iteration or later ones, these are dropped,
+            because the iterations will be repeated. None: the process does not train, and drops
+            nothing of them.
         """
         self.timings: dict[str, float] = {}
         self._workdir = workdir
@@ -84,6 +85,7 @@ class RunLog:
         self._wandb = _wandb_of_writer(workdir, cfg, is_writer) if cfg.wandb else None
         if is_writer:
             self._metrics = _MetricsFile(workdir / "metrics.jsonl", resumed_at)
+            _drop_episodes(workdir / "episodes", resumed_at)
             for line in (*self._metrics.remarks, *_cut_episodes(workdir / "episodes", resumed_at)):
                 self._display.message(line)
 
@@ -261,6 +263,15 @@ def _is_record(line: bytes) -> bool:
     except (ValueError, KeyError, TypeError, RecursionError):
         return False
     return line.endswith(b"\n") and isinstance(stage, str) and isinstance(at, int)
+
+
+def _drop_episodes(folder: epath.Path, resumed_at: int | None) -> None:
+    """Removes the files of iterations that earlier processes finished and that come again."""
+    if resumed_at is None or not folder.exists():
+        return
+    for file in folder.glob("*.jsonl"):
+        if file.stem.isdecimal() and int(file.stem) >= resumed_at:
+            file.unlink()
 
 
 def _cut_episodes(folder: epath.Path, resumed_at: int | None) -> list[str]:
