@@ -276,6 +276,8 @@ def test_configs_of_further_families_as_released():
     moe = parse_config(QWEN3_MOE)
     assert moe.experts == Experts(128, 8, 768, renormalised=True) and moe.windows == ()
     assert windows_of(**QWEN3_MOE | dict(use_sliding_window=True)) == (131072,) * 3
+    coder = dict(use_qk_norm=True, qkv_bias=False, shared_expert_intermediate_size=0)
+    assert parse_config(QWEN3_MOE | coder) == moe  # as Qwen3-Coder-30B-A3B has them
     assert parse_config(OLMOE).experts == Experts(64, 8, 5632, renormalised=False)
     olmo3 = parse_config(OLMO3)
     assert olmo3.windows == (4096, 4096, 4096, None, 4096) and olmo3.context == 65536
@@ -464,6 +466,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
      "rope_parameters = {'rope_theta': 3} has a rope_theta that rope_scaling replaces"),
     (PHI3 | dict(rope_scaling=dict(rope_type="yarn", factor=2)), "rope_type = 'yarn' is not"),
     (QWEN3_MOE | dict(decoder_sparse_step=2), "decoder_sparse_step = 2 is not supported, only 1"),
+    (QWEN3_MOE | dict(use_qk_norm=False), "use_qk_norm = False is not supported, only true"),
     (QWEN3_MOE | dict(mlp_only_layers=[0]), "mlp_only_layers = [0] is not supported, only []"),
     (QWEN3_MOE | dict(num_experts_per_tok=129), "num_experts_per_tok = 129 must be at most"),
     (QWEN3_MOE | dict(num_experts=None), "num_experts = None must be a positive integer"),

@@ -184,6 +184,8 @@ def parse_config(raw: dict[str, Any], file: str = "config.json") -> DecoderConfi
     for field in family.ones:
         if read.get(field) not in (None, 1):
             read.fail(field, "is not supported, only 1")
+    if "qk_norm" in family.fixed and not read.flag("use_qk_norm", True):
+        read.fail("use_qk_norm", "is not supported, only true")
     read.refuse_the_rest(HARMLESS)
     return cfg
 
