@@ -44,15 +44,17 @@ def read_ropes(
         "partial_rotary_factor": read.number("partial_rotary_factor", 1.0),
         ORIGINAL: read.size(ORIGINAL, context),
     }
-    rope = _parse_rope(read.file, fields, types, defaults, head_dim, context)
-    replaced = _checked_object(read, parameters.get("full_attention", parameters))
-    if replaced.get("rope_theta") not in (None, rope.rope_theta):
-        read.fail("rope_parameters", "has a rope_theta that rope_scaling replaces; unite the two")
-    if local_theta is None:
-        return rope, None
-    defaults["rope_theta"] = read.number("rope_local_base_freq", local_theta)
-    fixed = tuple(kind for kind in types if kind not in BY_LENGTH)
-    return rope, _parse_rope(read.file, local, fixed, defaults, head_dim, context)
+    rope, local_rope = _parse_rope(read.file, fields, types, defaults, head_dim, context), None
+    if local_theta is not None:
+        defaults["rope_theta"] = read.number("rope_local_base_freq", local_theta)
+        fixed = tuple(kind for kind in types if kind not in BY_LENGTH)
+        local_rope = _parse_rope(read.file, local, fixed, defaults, head_dim, context)
+    by_kind = [_checked_object(read, parameters.get(kind)) for kind in KINDS]
+    for replaced, by in ((by_kind[0] or parameters, rope), (by_kind[1], local_rope)):
+        if by and replaced.get("rope_theta") not in (None, by.rope_theta):
+            message = "has a rope_theta that rope_scaling replaces; unite the two"
+            read.fail("rope_parameters", message)
+    return rope, local_rope
 
 
 def _checked_object(read: FieldReader, value: object) -> Json:
