@@ -240,6 +240,10 @@ DAMAGE: dict[str, tuple[Any, str]] = {
         lambda f: (f / "generation_config.json").write_text("{"),
         "generation_config.json is not JSON",
     ),
+    "binary generation config": (
+        lambda f: (f / "generation_config.json").write_bytes(b"\xff\xfe"),
+        "generation_config.json is not JSON",
+    ),
     "no size": (lambda f: edit_json(f / "config.json", hidden_size=None), "hidden_size = None"),
     "text for size": (
         lambda f: edit_json(f / "config.json", num_hidden_layers="2"),

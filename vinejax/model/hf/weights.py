@@ -137,8 +137,8 @@ def read_config(folder: epath.Path) -> tuple[DecoderConfig, str]:
     cfg = parse_config(raw, os.fspath(file))
     ids_of, text = {file: cfg.eos_ids}, ""
     if generation.exists():
-        text = generation.read_text()
         ids_of[generation] = eos_ids(FieldReader(os.fspath(generation), read_json(generation)))
+        text = generation.read_text(encoding="utf-8")
     for source, ids in ids_of.items():
         for i in ids:
             if not 0 <= i < cfg.vocab_size:
@@ -356,7 +356,7 @@ def _write_folder(
     temporary = tensors.write_temporary(folder, new_tensors, max_shard_bytes)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     if generation_config:
-        (folder / GENERATION).write_text(generation_config)
+        (folder / GENERATION).write_text(generation_config, encoding="utf-8")
     else:
         (folder / GENERATION).unlink(missing_ok=True)
     _save_tokenizer(folder, tokenizer)
@@ -436,7 +436,7 @@ def _save_tokenizer(folder: epath.Path, tokenizer: Tokenizer) -> None:
             raw["additional_special_tokens"] = raw.pop("extra_special_tokens")
         # The class in transformers 4 would add token_type_ids, with which `generate` fails.
         raw.setdefault("model_input_names", ["input_ids", "attention_mask"])
-        config.write_text(json.dumps(raw, indent=2, ensure_ascii=False) + "\n")
+        config.write_text(json.dumps(raw, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         for name in TOKENIZER_FILES:  # of an earlier tokenizer
             (folder / name).unlink(missing_ok=True)
         for file in epath.Path(local).iterdir():
