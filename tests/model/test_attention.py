@@ -267,6 +267,7 @@ def test_what_is_chosen(name: str, platform: str, length: int, changes: dict, ex
         ("cudnn", "tpu", {"dtype": "bfloat16"}),
         ("cudnn", "gpu", {}),  # it needs bfloat16
         ("splash", "tpu", {"windows": (4, None)}),
+        ("cudnn", "gpu", {"dtype": "bfloat16", "windows": (4, None)}),
         ("cudnn", "gpu", {"dtype": "bfloat16", "head_dim": 12}),
         ("cudnn", "gpu", {"dtype": "bfloat16", "attention_softcap": 5.0}),
     ],

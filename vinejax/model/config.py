@@ -157,7 +157,7 @@ def compute_as_set(settings: ModelConfig, cfg: DecoderConfig, platform: str) -> 
     for wanted, kernel in KERNELS.items():
         if kernel == name and wanted != platform:
             reason = f"is for {wanted.upper()}, and the mesh is of {platform.upper()} devices"
-    if name == "splash" and cfg.is_mixed:
+    if name in KERNELS.values() and cfg.is_mixed:
         reason = "needs one window for all layers, unlike this model"
     if reason:
         raise ConfigError("model.attention", f"{reason}; 'auto' takes what fits", repr(name))
