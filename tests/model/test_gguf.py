@@ -51,10 +51,12 @@ ROPE = Rope(
 )  # fmt: skip
 
 
-def write_gguf(file: Path, folder: Path, tokenizer: Any, left_out: str = "") -> None:
+def write_gguf(
+    file: Path, folder: Path, tokenizer: Any, left_out: str = "", biased: str = ""
+) -> None:
     """The float32 GGUF file that llama.cpp's converter writes for the folder of a Llama 3.
 
-    The tensor `left_out` is not written.
+    The tensor `left_out` is not written. The projection `biased` of the first layer has a bias.
     """
     from gguf import GGUFWriter  # pyright: ignore[reportMissingImports]
 
@@ -91,6 +93,8 @@ def write_gguf(file: Path, folder: Path, tokenizer: Any, left_out: str = "") -> 
             value = halves.swapaxes(1, 2).reshape(value.shape)
         if name != left_out:
             writer.add_tensor(f"{layer}{NAMES[stem]}.weight", np.ascontiguousarray(value))
+    if biased:
+        writer.add_tensor(f"blk.0.{biased}.bias", np.ones(WIDTH, np.float32))
     finish(writer)
 
 
@@ -139,24 +143,28 @@ def test_a_gguf_file_is_the_model_that_it_was_made_of(tmp_path: Path, cache: Pat
     write_gguf(file, tmp_path / "folder", tokenizer, left_out=name)
     with pytest.raises(ModelError, match=f"cannot read it: it finds no tensor for {name}"):
         find_folder(file)
+    write_gguf(file, tmp_path / "folder", tokenizer, biased="attn_output")  # no part of its model
+    with pytest.raises(ModelError, match="it does not know the tensor blk.0.attn_output.bias; "):
+        find_folder(file)
     assert list(cache.iterdir()) == [made]  # no unfinished folder is left
 
 
-@pytest.mark.slow
-def test_the_window_of_phi_3_is_kept(tmp_path: Path, cache: Path):
-    for package in gguf.NEEDED_PACKAGES:
-        pytest.importorskip(package, reason="needs vinejax[real]")
+def write_ones(file: Path, family: str, num_layers: int, layer: dict[str, Any], top: Any) -> None:
+    """The GGUF file of a model of width 8 and a window of 20, whose weights are all 1.
+
+    `layer` has the shapes of a layer's tensors, and `top` those of tensors outside the layers.
+    """
     from gguf import GGUFWriter  # pyright: ignore[reportMissingImports]
 
-    file = tmp_path / "phi.gguf"
-    writer = GGUFWriter(file, "phi3")
-    writer.add_name("phi")
+    writer = GGUFWriter(file, family)
+    writer.add_name(family)
     writer.add_context_length(64)
     writer.add_embedding_length(8)
-    writer.add_block_count(1)
+    writer.add_block_count(num_layers)
     writer.add_feed_forward_length(16)
     writer.add_head_count(2)
     writer.add_head_count_kv(1)
+    writer.add_key_length(4)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_sliding_window(20)
     writer.add_tokenizer_model("gpt2")
@@ -165,20 +173,45 @@ def test_the_window_of_phi_3_is_kept(tmp_path: Path, cache: Path):
     writer.add_token_merges(["a b"])
     writer.add_eos_token_id(3)
     writer.add_pad_token_id(3)
-    layer = {"attn_qkv": (16, 8), "attn_output": (8, 8), "ffn_up": (32, 8), "ffn_down": (8, 16)}
-    layer |= {"attn_norm": (8,), "ffn_norm": (8,)}
-    shapes = {"token_embd": (4, 8), "output": (4, 8), "output_norm": (8,)}
-    shapes |= {f"blk.0.{name}": shape for name, shape in layer.items()}
+    shapes = {"token_embd": (4, 8), "output_norm": (8,), **top}
+    for i in range(num_layers):
+        shapes |= {f"blk.{i}.{name}": shape for name, shape in layer.items()}
     for name, shape in shapes.items():
         writer.add_tensor(f"{name}.weight", np.ones(shape, np.float32))
     finish(writer)
-    cfg, _ = read_config(find_folder(file))
+
+
+@pytest.mark.slow
+def test_the_window_of_phi_3_is_kept(tmp_path: Path, cache: Path):
+    for package in gguf.NEEDED_PACKAGES:
+        pytest.importorskip(package, reason="needs vinejax[real]")
+    layer = {"attn_qkv": (16, 8), "attn_output": (8, 8), "ffn_up": (32, 8), "ffn_down": (8, 16)}
+    layer |= {"attn_norm": (8,), "ffn_norm": (8,)}
+    write_ones(tmp_path / "phi.gguf", "phi3", 1, layer, {"output": (4, 8)})
+    cfg, _ = read_config(find_folder(tmp_path / "phi.gguf"))
     assert (cfg.family, cfg.windows) == ("phi3", (20,))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_layers", "scalar"), [(1, 256), (46, 4)])
+def test_the_scale_of_gemma_2_27b_is_that_of_its_heads(
+    num_layers: int, scalar: int, tmp_path: Path, cache: Path
+):
+    """llama.cpp tells the model by its 46 layers; files have no field for the scale."""
+    for package in gguf.NEEDED_PACKAGES:
+        pytest.importorskip(package, reason="needs vinejax[real]")
+    layer = {"attn_q": (8, 8), "attn_k": (4, 8), "attn_v": (4, 8), "attn_output": (8, 8)}
+    layer |= {"ffn_gate": (16, 8), "ffn_up": (16, 8), "ffn_down": (8, 16)}
+    norms = ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm")
+    write_ones(tmp_path / "g.gguf", "gemma2", num_layers, layer | dict.fromkeys(norms, (8,)), {})
+    cfg, _ = read_config(find_folder(tmp_path / "g.gguf"))
+    assert (cfg.family, cfg.num_layers, cfg.score_scale) == ("gemma2", num_layers, scalar**-0.5)
 
 
 IGNORED = {  # by transformers: fields, or a tensor -> words of the error
     "split.count": "it is one of 2 parts; join them with `llama-gguf-split --merge`",
     "llama.rope.scaling.factor": "it does not know llama.rope.scaling.factor = 2; name a folder",
+    "llama.attention.head_count": "it needs llama.attention.head_count_kv; name a folder with",
     "rope_factors_long.weight": "it does not know the tensor rope_factors_long.weight; name a",
 }
 

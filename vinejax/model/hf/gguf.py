@@ -6,11 +6,14 @@ tokenizer splits texts. transformers 5.24 knows some names, such as Llama 3's an
 GPT-2's pattern for others. For SmolLM2, only the tokens of spaces before digits differ. As in
 llama.cpp, a tokenizer of Llama 3 puts BOS in front of a text unless the file says otherwise.
 
-transformers does not read how RoPE is scaled, nor Phi-3's window of attention. The script adds the
-window and the scaling of Llama 3, whose factors are a tensor, and fails for any other scaling.
+transformers does not read how RoPE is scaled, nor Phi-3's window of attention, nor that Gemma 2 27B
+scales attention by the width over the number of heads. The script adds the window, this scale and
+the scaling of Llama 3's RoPE, whose factors are a tensor, and fails for any other scaling.
 
 The script fails for a file without all tensors of its model, such as one of several parts, because
-transformers would fill the others with random numbers.
+transformers would fill the others with random numbers. It also fails for biases of a Llama, which
+transformers would leave out, and for a Llama that does not say how many heads its keys have, whose
+queries and keys transformers would leave in llama.cpp's order.
 """
 
 import hashlib
@@ -43,6 +46,9 @@ ropes = {x.name: x.data for x in reader.tensors if x.name.startswith("rope_")}
 factors = ropes.pop("rope_freqs.weight", None)
 if ropes:
     sys.exit(f"it does not know the tensor {min(ropes)}; name a folder with safetensors")
+is_llama = "llama.attention.head_count" in numbers
+if is_llama and "llama.attention.head_count_kv" not in numbers:  # q and k would keep their order
+    sys.exit("it needs llama.attention.head_count_kv; name a folder with safetensors")
 
 given = {}
 if "tokenizer.ggml.pre" in reader.fields and "tokenizer.ggml.bos_token_id" in numbers:
@@ -57,6 +63,12 @@ model, info = t.AutoModelForCausalLM.from_pretrained(
 )
 if info["missing_keys"]:
     sys.exit(f"it finds no tensor for {min(info['missing_keys'])}")
+biases = [x.name for x in reader.tensors if x.name.endswith(".bias")]
+if biases and not any(name.endswith(".bias") for name in model.state_dict()):
+    sys.exit(f"it does not know the tensor {min(biases)}; name a folder with safetensors")
+if numbers.get("gemma2.block_count") == 46:  # Gemma 2 27B, which llama.cpp tells by its layers
+    cfg = model.config
+    cfg.query_pre_attn_scalar = cfg.hidden_size // cfg.num_attention_heads
 if window := numbers.get("phi3.attention.sliding_window"):  # 0: none
     model.config.sliding_window = int(window)  # which transformers does not read
 if factors is not None:
