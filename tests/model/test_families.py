@@ -469,7 +469,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
      "rope_parameters = {'sliding_attention': {'rope_theta': 50000.0}} has a rope_theta that"),
     (PHI3 | dict(rope_scaling=dict(rope_type="yarn", factor=2)), "rope_type = 'yarn' is not"),
     (QWEN3_MOE | dict(decoder_sparse_step=2), "decoder_sparse_step = 2 is not supported, only 1"),
-    (QWEN3_MOE | dict(use_qk_norm=False), "use_qk_norm = False is not supported, only true"),
+    (QWEN3_MOE | dict(use_qk_norm=False), "use_qk_norm = False is not supported, only 1"),
     (QWEN3_MOE | dict(mlp_only_layers=[0]), "mlp_only_layers = [0] is not supported, only []"),
     (QWEN3_MOE | dict(num_experts_per_tok=129), "num_experts_per_tok = 129 must be at most"),
     (QWEN3_MOE | dict(num_experts=None), "num_experts = None must be a positive integer"),

@@ -40,7 +40,7 @@ class Family:
     ropes_by_kind: bool = False  # whether rope_parameters has one object per kind of layer
     rope_theta: float = 10000.0
     partial_rope: bool = False  # whether partial_rotary_factor may be less than 1
-    ones: tuple[str, ...] = ()  # optional fields that must have the value 1
+    ones: tuple[str, ...] = ()  # optional fields that must be 1 or true
     rope_types: tuple[str, ...] = ("default", "linear", "llama3", "yarn", *BY_LENGTH)
     norm_eps: float = 1e-6
 
@@ -58,7 +58,7 @@ FAMILIES = {
         biases=("attention_bias",), windows="switched",
     ),
     "qwen3_moe": Family(
-        "Qwen3MoeForCausalLM", head_dim_field=False, fixed=("qk_norm",),
+        "Qwen3MoeForCausalLM", head_dim_field=False, fixed=("qk_norm",), ones=("use_qk_norm",),
         biases=("attention_bias",), windows="switched", experts="moe_intermediate_size",
     ),
     "olmoe": Family(
@@ -184,8 +184,6 @@ def parse_config(raw: dict[str, Any], file: str = "config.json") -> DecoderConfi
     for field in family.ones:
         if read.get(field) not in (None, 1):
             read.fail(field, "is not supported, only 1")
-    if "qk_norm" in family.fixed and not read.flag("use_qk_norm", True):
-        read.fail("use_qk_norm", "is not supported, only true")
     read.refuse_the_rest(HARMLESS)
     return cfg
 
