@@ -51,22 +51,23 @@ Projections = Annotated[
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
     task: Module = "vinejax.tasks.arithmetic"  # module of the task; see tasks/base.py
-    path: str = ""  # folder with <split>.jsonl, or name of a `datasets` data set; "": the task's
+    path: str = ""  # folder or file, or name of a data set of the hub; "": the task's
     max_prompt_tokens: Count = 1512  # longer prompts are dropped at load, counted and listed
     chat_template: bool = False  # wrap prompts in the tokenizer's chat template (instruct models)
     system: str = ""  # with `chat_template`: the system message of problems without their own
     # Further variables of the chat template, with values of Python, or true and false:
     # ('enable_thinking=False',).
     template_vars: Variables = ()
-    # Task `table`: columns by name, with dots into a column ('reward_model.ground_truth').
+    # Tasks of tables, such as `table`: columns by name, with dots into a column
+    # ('reward_model.ground_truth').
     question: str = "question"
     answer: str = "answer"
     solution: str = ""  # worked solutions, for supervised training and resets; "": there are none
     subset: str = ""  # configuration of a data set of the hub, such as 'main'; "": its only one
-    # Tasks `table` and `reasoning_gym`: the prompt, or with `chat_template` the user's message. Of
-    # tables, columns in braces are filled in.
+    # Tasks of tables, `reasoning_gym` and games: the prompt, or with `chat_template` the user's
+    # message. Of tables, columns in braces are filled in.
     template: str = "{question}\n"
-    size: Count | None = None  # train problems that `reasoning_gym` draws; None: 5,000
+    size: Count | None = None  # train problems that `reasoning_gym` or a game draws; None: 5,000
     # Length of a problem: free lines (bifurcation), sub-expressions after the first (free_order)
     # or numbers after the second (countdown). None: the task's own mixture.
     free_steps: Whole | None = None
@@ -334,8 +335,8 @@ class SFTConfig:
 class BudgetConfig:
     """The budget of a run, to compare methods. No iteration starts after the budget is used up."""
 
-    # Sampled solutions. Continuations do not count; a tree counts as `rollout.per_prompt` of them.
-    # None: no bound.
+    # Sampled solutions. Continuations do not count; a problem with trees counts as
+    # `rollout.per_prompt` solutions. None: no bound.
     episodes: Count | None = None
 
 
