@@ -1,7 +1,8 @@
 """A method as a record, and the iteration that all policy gradients share.
 
-Each method has a module of its own beside this one. The module's docstring has the equation and the
-source, and its `METHOD` is the record. docs/methods.md has an example of a user's own method.
+Methods are in modules beside this one. A module's docstring has the equation and the source, and
+its `METHOD` is the record; baselines.py has several records. docs/methods.md has an example of a
+user's own method.
 """
 
 import dataclasses
