@@ -14,8 +14,9 @@ from transformers import PreTrainedTokenizerFast
 
 from vinejax.core.settings import SampleConfig
 from vinejax.core.text import continuation_text, prefix_end, token_text
-from vinejax.engine.branches import Branch, BranchSet
+from vinejax.engine.branches import Branch, BranchSet, Grown
 from vinejax.engine.engine import Engine
+from vinejax.engine.stats import EngineStats
 from vinejax.engine.stop import HIT, first_states, stop_table
 
 TEXTS = ["", "a", "b", "c", "ab", "ba", "abc", "aab", "bab", "cab" * 5, "\ufffd", "x y"]
@@ -129,13 +130,21 @@ def give_table(monkeypatch: pytest.MonkeyPatch):
     return give
 
 
-def grow(model: Model, stop: tuple[str, ...] = (), **fields):
-    """Twelve greedy stories from the BOS token alone and from a few words on."""
+def engine_of(model: Model, stop: tuple[str, ...] = (), **fields) -> Engine:
     sampling = SampleConfig(temperature=0.7, max_tokens=32, stop=stop, **fields)
-    engine = Engine(model.decoder, sampling, model.tokenizer, slots=4, chunk=8, skip_repeats=False)
+    return Engine(model.decoder, sampling, model.tokenizer, slots=4, chunk=8, skip_repeats=False)
+
+
+def stories_by(engine: Engine, model: Model) -> list[Grown]:
+    """Twelve stories from the BOS token alone and from a few words on."""
     trunk = [1, *model.tokenizer.encode("Once upon a time", add_special_tokens=False)]
     branches = [Branch(0, 1 + i % len(trunk), seed=i) for i in range(12)]
-    return engine.grow(model.params, [trunk], branches), engine.stats
+    return engine.grow(model.params, [trunk], branches)
+
+
+def grow(model: Model, stop: tuple[str, ...] = (), **fields) -> tuple[list[Grown], EngineStats]:
+    engine = engine_of(model, stop, **fields)
+    return stories_by(engine, model), engine.stats
 
 
 @pytest.mark.slow
@@ -188,6 +197,9 @@ def test_a_special_token_is_text_or_a_stop(stories):
             assert cut.text == one.text.partition("<|dot|>")[0]
             assert cut.finish == ("eos" if token in one.tokens else one.finish)
         assert stats.decoded_tokens + stats.repeated_tokens == stats.useful_tokens
+    skipping, showing = (engine_of(model, skip_special_tokens=skip) for skip in (True, False))
+    for engine, expected in ((skipping, hidden), (showing, whole)):  # the newest goes last
+        assert [x.text for x in stories_by(engine, model)] == [x.text for x in expected]
 
 
 def test_a_response_ends_at_a_stop_id_as_at_eos_and_before_its_text(stories):

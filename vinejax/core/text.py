@@ -40,14 +40,15 @@ def set_shown(tokenizer: Tokenizer, ends: Collection[int] = (), skip_special: bo
     Tokens with a role (BOS, EOS, PAD, UNK and the like) and those in `ends`, which end a response,
     are never shown. Others, such as `<think>`, are shown unless `skip_special`.
     """
-    _begins[tokenizer] = {} if _decodes_tails(tokenizer) else None
-    if not hasattr(tokenizer, "added_tokens_decoder"):
-        _hidden[tokenizer] = None
-        return
-    special, roles = special_tokens(tokenizer), set(tokenizer.special_tokens_map.values())
-    _hidden[tokenizer] = frozenset(
-        i for text, i in special.items() if skip_special or text in roles or i in ends
-    )
+    hidden = None
+    if hasattr(tokenizer, "added_tokens_decoder"):
+        special, roles = special_tokens(tokenizer), set(tokenizer.special_tokens_map.values())
+        hidden = frozenset(
+            i for text, i in special.items() if skip_special or text in roles or i in ends
+        )
+    if tokenizer not in _hidden or _hidden[tokenizer] != hidden:
+        _hidden[tokenizer] = hidden
+        _begins[tokenizer] = {} if _decodes_tails(tokenizer) else None
 
 
 def special_tokens(tokenizer: Tokenizer) -> dict[str, int]:

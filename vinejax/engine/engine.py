@@ -147,7 +147,7 @@ class Engine:
         stops = {special.get(text) for text in sample_config.stop}
         ends = {*model.cfg.eos_ids, *sample_config.stop_ids, *stops, tokenizer.eos_token_id}  # pyright: ignore
         self.eos_ids = tuple(sorted(ends - {None}))
-        set_shown(tokenizer, self.eos_ids, sample_config.skip_special_tokens)
+        self._set_shown()
         mesh = mesh or model.mesh or mesh_over((1, 1, 1), jax.devices()[:1])
         self.mesh = with_auto_axes(mesh)
         split.check_tensor(model, self.mesh)
@@ -231,6 +231,7 @@ class Engine:
         self._decoding_copy = None
 
     def _grow(self, params: Params, branch_set: BranchSet, feed: Feeder | None) -> StreamPairs:
+        self._set_shown()  # another engine of this tokenizer may have chosen others since
         feed_queue, first = FeedQueue(feed, self._checked), 0
         logprobs: list[np.ndarray] = []
         self.stats.calls += any(branch_set.trunks)
@@ -249,6 +250,9 @@ class Engine:
         finally:
             self.stats.compiles += num_compiles() - compiles
         return logprobs if any(map(len, logprobs)) else []
+
+    def _set_shown(self) -> None:
+        set_shown(self.tokenizer, self.eos_ids, self.sample_config.skip_special_tokens)
 
     def _run(
         self, params: Params, branch_set: BranchSet, feed_queue: FeedQueue, first: int
