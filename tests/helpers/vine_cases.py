@@ -43,7 +43,7 @@ class FakeEngine(Engine):
     def __init__(self, script: Callable[[Branch, int], tuple[str, str]]):
         self.tokenizer, self.script = cases.tokenizer(), script
         self.sample_config, self.model = SampleConfig(max_tokens=MAX_TOKENS), cases.model()
-        self.eos_ids = (cases.EOS,)
+        self.eos_ids: tuple[int, ...] = (cases.EOS,)
 
     @property
     def scores_as_learner(self) -> bool:

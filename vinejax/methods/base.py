@@ -246,7 +246,8 @@ def _wrong_credit(credit: Any, rollout: Rollout) -> str:
         needed = f"a Credit with advantages [B, T] = {list(by_token)}"
         return f"gave {type(credit).__name__}; needed is {needed}"
     for name in ("advantages", "mask", "loss_extra", "returns", "by_step", "values"):
-        array, letters, shape = getattr(credit, name), "[B, T]", by_token
+        array: Any = getattr(credit, name)
+        letters, shape = "[B, T]", by_token
         if name in ("by_step", "values"):
             letters, shape = "[B, C]", by_step
         if np.shape(array) != shape and (array is not None or name == "advantages"):
