@@ -191,6 +191,10 @@ def test_assertions_over_results():
     assert holds("assert list(f(1)) == [1]", iter([1]))
     assert not holds("assert f(1) == [1]", (1,))  # as Python compares them
     assert holds("assert 1 < f(1) <= 2 or f(1) in (5, 6)", 2, 0)
+    assert holds("assert f(1) == ('a' or 'b')", "a") and holds("assert f(1) == ('' or 'b')", "b")
+    assert holds("assert (f(1) or []) == []", None) and not holds("assert (f(3) or 5) == 1", 7)
+    assert holds("assert (f(1) and f(2)) == []", [], 1) and holds("assert (1 and f(2)) == 3", 3)
+    assert holds("assert not (f(1) and f(2)[0])", [], [])
     assert holds("assert math.isclose(f(1), math.pi, rel_tol=1e-3)", 3.1416)
     assert holds("assert f(10 ** 3, 'ab' * 2, -1, float('inf')) == [0] * 3", [0, 0, 0])
     assert not holds("assert f(1)[3] == 1", [])

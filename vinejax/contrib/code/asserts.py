@@ -239,10 +239,12 @@ def evaluate(node: ast.expr, named: Mapping[str, Any]) -> Any:
         case ast.BinOp(left=left, op=op, right=right) if type(op) in BINARY:
             has_result = _has_result(node, named)
             return _operation_result(type(op), value(left), value(right), has_result)
-        case ast.BoolOp(op=ast.And(), values=items):
-            return all(value(x) for x in items)
-        case ast.BoolOp(values=items):
-            return any(value(x) for x in items)
+        case ast.BoolOp(op=op, values=[*firsts, last]):
+            for item in firsts:
+                operand = value(item)
+                if bool(operand) == isinstance(op, ast.Or):
+                    return operand
+            return value(last)
         case ast.Compare(left=left, ops=ops, comparators=items):
             around = [value(x) for x in (left, *items)]
             tests = zip(ops, around, around[1:], strict=False)
