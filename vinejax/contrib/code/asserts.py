@@ -6,6 +6,7 @@ so that neither an `__eq__` of the solution nor an early exit can make a test pa
 """
 
 import ast
+import contextlib
 import copy
 import functools
 import math
@@ -84,8 +85,9 @@ def read_asserts(
     The candidate is the solution's function `entry`. Without `check`, every function that is not in
     FUNCTIONS belongs to the solution. A function of FUNCTIONS belongs to it, too, in an assertion
     that would otherwise call nothing of the solution: the first function that is among `redefined`,
-    the names that the solution defines; or else the first one, if the assertion does not hold for
-    Python's own function, or if the text calls nothing else of the solution.
+    the names that the solution defines, unless the assertion cannot be read with calls of it; or
+    else the first one, if the assertion does not hold for Python's own function, or if the text
+    calls nothing else of the solution.
 
     Raises ValueError for a text without assertions, for an assertion that `evaluate` cannot read,
     and for any other statement that must not be ignored (`_is_idle`).
@@ -137,10 +139,13 @@ def _with_redefined(
     """
     called = [node.func for node in ast.walk(test) if isinstance(node, ast.Call)]
     calls = [x.id for x in called if isinstance(x, ast.Name) and x.id in FUNCTIONS]
-    own = [name for name in calls if name in redefined]
-    if not own and calls and (is_bare or not assertion.holds(())):
-        own = calls
-    return _assertion(test, None, own[0]) if own else assertion
+    if own := [name for name in calls if name in redefined]:
+        # Whether the tests can be read must not depend on the solution.
+        with contextlib.suppress(ValueError):
+            return _assertion(test, None, own[0])
+    if calls and (is_bare or not assertion.holds(())):
+        return _assertion(test, None, calls[0])
+    return assertion
 
 
 def _is_idle(statement: ast.stmt) -> bool:
