@@ -273,8 +273,8 @@ def test_branches_of_short_integers_overflow_nowhere(tiny):
 @pytest.mark.parametrize(
     "wrong",
     [
-        *({"temperature": -1.0}, {"temperature": math.nan}, {"temperature": math.inf}),
-        *({"top_p": 0.0}, {"top_p": 1.1}, {"top_p": math.nan}, {"top_k": -1}),
+        *({"temperature": x} for x in (-1.0, 1e-40, math.nan, math.inf)),
+        *({"top_p": 0.0}, {"top_p": 1e-46}, {"top_p": 1.1}, {"top_p": math.nan}, {"top_k": -1}),
     ],
 )
 def test_sampling_settings_out_of_range(wrong: dict, tiny):

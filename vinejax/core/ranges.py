@@ -32,6 +32,13 @@ Shift = Annotated[float, Rule("must be from -1 to 1", lambda x: -1 <= x <= 1)]
 MaxRatio = Annotated[
     float, Rule("must be over 1, the mean ratio of a policy that has not moved", lambda x: x > 1)
 ]
+# In float32 a much smaller top-p is 0, and logits divided by a much smaller temperature overflow.
+LEAST_TEMPERATURE = LEAST_TOP_P = 1e-6
+Temperature = Annotated[
+    float,
+    Rule("must be 0, or at least 1e-6", lambda x: x == 0 or x >= LEAST_TEMPERATURE),
+]
+TopP = Annotated[float, Rule("must be from 1e-6 to 1", lambda x: LEAST_TOP_P <= x <= 1)]
 # JAX keeps 32 bits of a seed and silently drops the rest.
 Seed = Annotated[int, Rule("must be from 0 to 2**32 - 1", lambda x: 0 <= x < 2**32)]
 MeshSize = Annotated[

@@ -25,7 +25,9 @@ from vinejax.core.ranges import (
     Rule,
     Seed,
     Share,
+    Temperature,
     TokenIds,
+    TopP,
     Variables,
     Whole,
     ZeroToOne,
@@ -141,8 +143,8 @@ class SampleConfig:
     >>> sample = vinejax.SampleConfig(temperature=0.6, max_tokens=64, stop=("\\n\\n",))
     """
 
-    temperature: float = 1.0  # 0: argmax, with log-probabilities at temperature 1
-    top_p: Share = 1.0
+    temperature: Temperature = 1.0  # 0: argmax, with log-probabilities at temperature 1
+    top_p: TopP = 1.0
     top_k: Whole = 0  # 0: off
     max_tokens: Count = 1024
     stop: tuple[str, ...] = ()  # texts that end a response, also special tokens ('<|im_end|>')
@@ -344,8 +346,8 @@ class BudgetConfig:
 class EvalConfig:
     every: Whole = 10  # iterations between evaluations; 0: only before the first, after the last
     samples: Count = 16  # responses per problem: pass@1 is their mean, pass@k and maj@k use all
-    temperature: NotNegative = 0.35
-    top_p: Share = 0.9
+    temperature: Temperature = 0.35
+    top_p: TopP = 0.9
     problems: Count | None = None  # number of the first problems of a split; None: all
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple, SupportsIndex
 
 import numpy as np
 
+from vinejax.core.ranges import LEAST_TEMPERATURE, LEAST_TOP_P
 from vinejax.core.settings import SampleConfig
 from vinejax.model.decoder import DecoderConfig
 
@@ -155,8 +156,11 @@ def as_lists(trunks: Trunks) -> list[list[int]]:
 
 def check_sampling(cfg: SampleConfig, vocab_size: int) -> None:
     """Raises ValueError if `cfg` has a number or token id out of range or a bad stop string."""
-    if not (0 <= cfg.temperature < math.inf and 0 < cfg.top_p <= 1 and cfg.top_k >= 0):
-        raise ValueError(f"{cfg}: must have temperature >= 0, 0 < top_p <= 1 and top_k >= 0")
+    is_warm = LEAST_TEMPERATURE <= cfg.temperature < math.inf
+    is_right = (is_warm or cfg.temperature == 0) and LEAST_TOP_P <= cfg.top_p <= 1
+    if not (is_right and cfg.top_k >= 0):
+        words = "must have temperature 0 or >= 1e-6, 1e-6 <= top_p <= 1 and top_k >= 0"
+        raise ValueError(f"{cfg}: {words}")
     if cfg.max_tokens < 1:
         raise ValueError(f"max_tokens = {cfg.max_tokens} must be at least 1")
     if not all(0 <= i < vocab_size for i in cfg.stop_ids):

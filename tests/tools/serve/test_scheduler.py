@@ -107,6 +107,9 @@ def test_samplings_take_turns(served: Served, monkeypatch: pytest.MonkeyPatch):
     assert [x.number for x in ended(long, 200)] == list(range(200))
     assert set(served.engines) >= {WARM, COLD}
     assert Sampling.of(0.0, 0.5, 7) == Sampling.of(0.0, 1.0)
+    # In float32 these are 0, or divide logits into infinities.
+    assert Sampling.of(1e-40, 0.5, 7) == Sampling.of(0.0, 1.0)
+    assert Sampling.of(1.0, 1e-46) == Sampling.of(1.0, 1e-6) == Sampling(1.0, 1e-6)
 
 
 def test_a_request_with_many_branches_does_not_delay_a_small_one(served: Served):

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from vinejax.core.plugins import listed
+from vinejax.core.ranges import LEAST_TEMPERATURE, LEAST_TOP_P
 from vinejax.credit.rules import POSITIONS
 from vinejax.tools.serve.parsing import Fields, RequestError, parse_object
 
@@ -67,8 +68,13 @@ class Sampling(NamedTuple):
 
     @classmethod
     def of(cls, temperature: float, top_p: float, top_k: int = 0) -> "Sampling":
-        """The sampling of these settings, of which temperature 0 reads no other."""
-        return cls(temperature, top_p, top_k) if temperature else cls(0.0, 1.0, 0)
+        """The sampling of these settings, of which temperature 0 reads no other.
+
+        A temperature below LEAST_TEMPERATURE counts as 0, and a top-p below LEAST_TOP_P as this.
+        """
+        if temperature < LEAST_TEMPERATURE:
+            return cls(0.0, 1.0, 0)
+        return cls(temperature, max(top_p, LEAST_TOP_P), top_k)
 
 
 @dataclasses.dataclass(frozen=True)
