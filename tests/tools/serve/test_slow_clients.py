@@ -6,8 +6,9 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,18 @@ from vinejax.tools.serve.requests import Limits, completion_request  # noqa: E40
 from vinejax.tools.serve.scheduler import Scheduler  # noqa: E402
 from vinejax.tools.serve.scoring import TokenLogprobs  # noqa: E402
 from vinejax.tools.serve.wanted import Ended, Event, Tokens, Wanted  # noqa: E402
+
+COMPLETION = {
+    "type": "http",
+    "method": "POST",
+    "path": "/v1/completions",
+    "headers": [(b"content-type", b"application/json")],
+}
+
+
+def service_of(answerer: Answerer) -> app.Service:
+    limits = Limits(99, 99, 99, 99, 9, 9)
+    return app.Service(answerer, limits, key="", body_bytes=99, most_requests=9)
 
 
 def test_a_stream_ends_although_its_client_reads_nothing(monkeypatch: pytest.MonkeyPatch):
@@ -46,6 +59,30 @@ def test_a_stream_ends_although_its_client_reads_nothing(monkeypatch: pytest.Mon
     stream = app.EventStream(b"data: {}\n\n", events(), 0.05, lambda: ended.append(True))
     asyncio.run(asyncio.wait_for(stream({}, receive, send), 10))
     assert ended == [True] and sent[0] == "http.response.start"
+
+
+def test_a_stream_has_the_time_that_its_first_event_has_left(monkeypatch: pytest.MonkeyPatch):
+    clock, limits = SimpleNamespace(now=5.0), []
+    monkeypatch.setattr(app, "time", SimpleNamespace(monotonic=lambda: clock.now))
+
+    async def events(_: Any) -> AsyncIterator[bytes]:
+        clock.now += 7.0
+        yield b"data: {}\n\n"
+
+    async def until_gone(answer: Awaitable[Any], _: Any, timeout_s: float) -> Any:
+        limits.append(timeout_s)
+        return await answer
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b'{"prompt": "1", "stream": true}'}
+
+    async def send(_: Any) -> None:
+        pass
+
+    monkeypatch.setattr(app, "until_gone", until_gone)
+    answerer = stand_in(Answerer, timeout_s=10.0, streamed=events)
+    asyncio.run(service_of(answerer).app()(COMPLETION, receive, send))
+    assert limits == [10.0, 3.0]
 
 
 class Service:
@@ -83,8 +120,7 @@ def test_the_server_stops_although_a_client_reads_nothing(monkeypatch: pytest.Mo
 
 def test_a_client_that_leaves_while_it_sends_its_body_is_no_failure_of_the_server():
     """A failure would put a traceback into the log."""
-    limits = Limits(99, 99, 99, 99, 9, 9)
-    service = app.Service(stand_in(Answerer), limits, key="", body_bytes=99, most_requests=9)
+    service = service_of(stand_in(Answerer))
     received = [
         {"type": "http.request", "body": b'{"prompt":', "more_body": True},
         {"type": "http.disconnect"},
@@ -97,13 +133,7 @@ def test_a_client_that_leaves_while_it_sends_its_body_is_no_failure_of_the_serve
     async def send(message: Any) -> None:
         sent.append(message)
 
-    scope = {
-        "type": "http",
-        "method": "POST",
-        "path": "/v1/completions",
-        "headers": [(b"content-type", b"application/json")],
-    }
-    asyncio.run(service.app()(scope, receive, send))
+    asyncio.run(service.app()(COMPLETION, receive, send))
     assert sent[0]["status"] == 499 and service.num_requests == 0
 
 

@@ -6,6 +6,7 @@
 import asyncio
 import contextlib
 import hmac
+import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
@@ -117,11 +118,12 @@ class Service:
         if not wanted.stream:
             answer = self.answerer.text(wanted)
             return JSONResponse(await until_gone(answer, request.receive, timeout_s))
+        deadline = time.monotonic() + timeout_s
         events = self.answerer.streamed(wanted)
         # The response begins with the first event, so that an error before it has a status.
         first = await until_gone(anext(events), request.receive, timeout_s)
         self.num_requests += 1  # the response goes on when `_answer` has ended
-        return EventStream(first, events, timeout_s, self._end_of_stream)
+        return EventStream(first, events, deadline - time.monotonic(), self._end_of_stream)
 
     def _end_of_stream(self) -> None:
         self.num_requests -= 1
