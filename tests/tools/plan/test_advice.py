@@ -8,6 +8,7 @@ from helpers.paths import CONFIGS
 
 from vinejax.config.load import from_dict, from_file
 from vinejax.engine.tpu.paged import PagedStorage
+from vinejax.model.decoder import Decoder
 from vinejax.tools.plan.aot.advice import advise
 from vinejax.tools.plan.case import Case, open_case
 from vinejax.tools.plan.cost import program_costs, usable_slots
@@ -73,6 +74,16 @@ def test_a_teacher_beside_adapters_is_not_offloaded(rank: int):
     program = program._replace(parts=program.parts | {"reference": 2**33})
     lines = advise(case, phase, program)
     assert any("offload.reference" in line for line in lines) == (rank == 0)
+
+
+@pytest.mark.parametrize(("ffn", "is_proposed"), [(11008, True), (11000, False)])
+def test_a_larger_tensor_is_one_that_the_run_takes(ffn: int, is_proposed: bool):
+    """The row of `meshes` has the mesh, and `tensor` divides what it splits."""
+    case, phase, program = planned("decode")
+    model = Decoder(dataclasses.replace(case.model.cfg, ffn=ffn), compute=case.model.compute)
+    lines = advise(dataclasses.replace(case, model=model), phase, program)
+    text = "meshes['v5e:16x16'].tensor = 16, with half the shards, frees "
+    assert [line.startswith(text) for line in lines if "tensor =" in line] == [True] * is_proposed
 
 
 def test_slots_with_all_columns_can_all_be_busy():

@@ -50,8 +50,9 @@ def _size_options(
     if stage_of(name)[0] == "rollout":
         if parts["suffix KV"]:
             options += _cache_options(case, phase, program)
-        if case.shards > 1 and case.model.cfg.num_heads % (2 * case.tensor) == 0:
-            text = f"mesh.tensor = {2 * case.tensor}, with half the shards,"
+        tensor = 2 * case.tensor
+        if case.shards % 2 == 0 and all(x % tensor == 0 for x in case.model.cfg.split_sizes):
+            text = f"{_field_name(case, 'tensor', 'mesh')} = {tensor}, with half the shards,"
             options.append((parts["decode copy"] / 2, text))
         return options
     rows = case.pass_rows
