@@ -3,6 +3,7 @@
 import importlib.util
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 from etils import epath
@@ -12,12 +13,14 @@ from helpers.tokenizer_cases import load
 from helpers.tools.serving import tiny_config
 
 from vinejax.core.errors import ModelError, UserError
+from vinejax.core.settings import Config
 from vinejax.model.sharding import make_mesh
 from vinejax.tasks.arithmetic import Arithmetic
 from vinejax.tasks.graded import GradedTask
 from vinejax.tools.serve import served_model, step_values
 from vinejax.tools.serve.fed_engine import FedEngine
 from vinejax.tools.serve.parsing import RequestError
+from vinejax.tools.serve.prompts import PromptEncoder
 from vinejax.tools.serve.requests import Limits, completion_request, step_values_request
 from vinejax.tools.serve.scheduler import Weights
 from vinejax.tools.serve.serve_mode import limits_of, listening, serve, slots_of
@@ -140,12 +143,31 @@ def test_the_default_of_max_tokens_is_within_the_limit():
         assert completion_request({"prompt": "1"}, limits).max_tokens == default
 
 
+def valuer_of(cfg: Config, tokenizer: Any, limits: Limits) -> StepValuer:
+    graded, engine = stand_in(GradedTask, task=Arithmetic()), stand_in(FedEngine)
+    encoder = PromptEncoder(tokenizer, limits)
+    return StepValuer(cfg, graded, tokenizer, encoder, limits, lambda: None, lambda *_: engine)
+
+
+def test_step_values_encode_while_no_prompt_is_encoded(monkeypatch: pytest.MonkeyPatch):
+    tokenizer, limits, is_held = cases.tokenizer(), Limits(48, 96, 96, 20, 9, 9), []
+    valuer, encode = valuer_of(tiny_config(), tokenizer, limits), tokenizer.encode
+
+    def encoded(*args: Any, **kwargs: Any) -> Any:
+        is_held.append(valuer.encoder.lock.locked())
+        return encode(*args, **kwargs)
+
+    monkeypatch.setattr(tokenizer, "encode", encoded, raising=False)
+    request = step_values_request({"problem": "7+8-4", "solution": "7+8=15"}, limits)
+    problem = valuer._prompted(request, 0)
+    assert is_held and valuer._solution(problem, "7+8=15").response
+    assert len(is_held) > 2 and all(is_held)
+
+
 def test_step_values_say_what_leaves_no_room_for_a_prompt():
     """With a trunk no longer than a solution, no prompt is short enough."""
     cfg, limits = tiny_config(), Limits(48, 40, 96, 20, 9, 9)
-    graded = stand_in(GradedTask, task=Arithmetic())
-    engine = stand_in(FedEngine)
-    valuer = StepValuer(cfg, graded, cases.tokenizer(), limits, lambda: None, lambda *_: engine)
+    valuer = valuer_of(cfg, cases.tokenizer(), limits)
     request = step_values_request({"problem": "7+8-4"}, limits)
     with pytest.raises(RequestError, match="0 are allowed beside max_tokens = 48 .* set it lower"):
         valuer._prompted(request, cfg.sample.max_tokens)
@@ -161,8 +183,7 @@ def test_step_values_know_the_thinking_that_a_prompt_opens(
     monkeypatch.setattr(tokenizer, "chat_template", template, raising=False)
     cfg = tiny_config(data__chat_template=True, sample__skip_special_tokens=is_hidden)
     limits = Limits(48, 96, 96, 20, 9, 9)
-    graded, engine = stand_in(GradedTask, task=Arithmetic()), stand_in(FedEngine)
-    valuer = StepValuer(cfg, graded, tokenizer, limits, lambda: None, lambda *_: engine)
+    valuer = valuer_of(cfg, tokenizer, limits)
     request = step_values_request({"problem": "7+8-4"}, limits)
     problem, ids = valuer._prompted(request, 0)
     assert problem.opening == "<think>" and tokenizer.decode(ids).endswith("<think>")

@@ -14,11 +14,14 @@ from vinejax.tools.serve.requests import Limits, TextRequest
 
 
 class PromptEncoder:
-    """Encodes prompts, one at a time: tokenizers are not safe in several threads."""
+    """Encodes prompts, one at a time: tokenizers are not safe in several threads.
+
+    `lock` is held meanwhile; others who encode with the tokenizer must hold it, too.
+    """
 
     def __init__(self, tokenizer: Tokenizer, limits: Limits):
         self._tokenizer, self._limits = tokenizer, limits
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
 
     def prompts_of(self, request: TextRequest) -> list[list[int]]:
         """The ids of each prompt of a request.
@@ -53,7 +56,7 @@ class PromptEncoder:
             return list(prompt)
         self._check_length(prompt)
         try:
-            with self._lock:
+            with self.lock:
                 return encode_prompt(self._tokenizer, prompt, chat_template=False)
         except UserError as error:
             raise RequestError(400, f"prompt: {error}", "prompt") from None
@@ -67,7 +70,7 @@ class PromptEncoder:
         tools: Any = list(request.tools) or None
         try:
             template = str(self._tokenizer.get_chat_template(tools=tools))
-            with self._lock:
+            with self.lock:
                 text = self._tokenizer.apply_chat_template(
                     _with_known_roles(request.messages, template),
                     tools=tools,

@@ -108,10 +108,12 @@ def service_of(cfg: Config, path: str | os.PathLike) -> Iterator[Any]:
         GradedTask(task, cfg.grader, cfg.reward) as graded,
         ThreadPoolExecutor(VALUE_THREADS, thread_name_prefix="step values") as threads,
     ):
+        encoder = PromptEncoder(served.tokenizer, limits)
         valuer = StepValuer(
             cfg=cfg,
             graded=graded,
             tokenizer=served.tokenizer,
+            encoder=encoder,
             limits=limits,
             load_learned=LearnedValues(cfg, workdir),
             make_engine=fed_engine_maker(scheduler, served),
@@ -121,7 +123,7 @@ def service_of(cfg: Config, path: str | os.PathLike) -> Iterator[Any]:
             model=served.model,
             tokenizer=served.tokenizer,
             scheduler=scheduler,
-            encoder=PromptEncoder(served.tokenizer, limits),
+            encoder=encoder,
             valuer=valuer,
             timeout_s=settings.timeout_s,
             threads=threads,

@@ -46,6 +46,7 @@ from vinejax.tasks.prompts import (
 from vinejax.tasks.rewards import Reward
 from vinejax.tools.serve.fed_engine import FedEngine
 from vinejax.tools.serve.parsing import RequestError
+from vinejax.tools.serve.prompts import PromptEncoder
 from vinejax.tools.serve.replies import FINISH
 from vinejax.tools.serve.requests import Limits, StepValuesRequest
 from vinejax.tools.serve.scoring import values_after
@@ -73,6 +74,7 @@ class StepValuer:
     cfg: Config  # of the run, with its method's own choices
     graded: GradedTask
     tokenizer: Tokenizer
+    encoder: PromptEncoder  # of the same tokenizer, with the lock under which it encodes
     limits: Limits
     # Loads ('probe' or 'critic', the run's value model); None: the run has none.
     load_learned: Callable[[], tuple[str, RewardModel] | None]
@@ -155,8 +157,9 @@ class StepValuer:
             if len(text) > self.limits.prompt_tokens * LONGEST_TOKEN:
                 raise RequestError(400, "problem: has too many characters", "problem")
             variables = template_variables(self.tokenizer, data, tools_of(task))
-            text = prompt_text(self.tokenizer, text, as_chat, context, variables)
-            ids = prompt_ids(self.tokenizer, text, as_chat)
+            with self.encoder.lock:
+                text = prompt_text(self.tokenizer, text, as_chat, context, variables)
+                ids = prompt_ids(self.tokenizer, text, as_chat)
         except UserError as error:
             raise RequestError(400, f"problem: {error}", "problem") from None
         room = min(self.limits.prompt_tokens - solution_tokens, self.limits.context - 1)
@@ -217,7 +220,8 @@ class StepValuer:
     def _solution(self, problem: PromptedProblem, text: str) -> Solution:
         """A given solution with its tokens. Raises RequestError if it is too long."""
         prompt = problem[1]
-        ids = encode_within(self.tokenizer, text)
+        with self.encoder.lock:
+            ids = encode_within(self.tokenizer, text)
         room = min(self.limits.prompt_tokens, self.limits.context) - len(prompt)
         if not 0 < len(ids) <= min(room, self.limits.max_tokens):
             most = min(room, self.limits.max_tokens)
