@@ -1,6 +1,7 @@
 """The sandbox: hostile programs do not succeed, hang or leave a process, and honest ones run."""
 
 import contextlib
+import fcntl
 import functools
 import http.server
 import json
@@ -359,6 +360,21 @@ def test_a_command_that_confines_nothing_is_refused():
     with Sandbox(cfg, 1, timeout_s=30) as sandbox:
         with refuses("code.sandbox"):
             sandbox.check()
+
+
+@pytest.mark.skipif(shutil.which("setsid") is None, reason="stands for docker")
+def test_a_program_that_its_command_does_not_end_ends_itself(tmp_path: Path):
+    command, file = ("setsid", "--fork", "--wait", sys.executable), tmp_path / "locked"
+    source = (
+        f"import fcntl, time\nfile = open({str(file)!r}, 'w')\nfcntl.flock(file, fcntl.LOCK_EX)\n"
+    )
+    with Sandbox(CodeConfig(sandbox="command", command=command), 1, timeout_s=3) as sandbox:
+        outcome = sandbox.run(f"{source}print(1, flush=True)\ntime.sleep(60)")
+    assert (outcome.status, outcome.out) == ("timeout", "1\n")
+    start = time.monotonic()
+    with file.open() as same:
+        fcntl.flock(same, fcntl.LOCK_EX)  # waits until the program has ended
+    assert time.monotonic() - start < 45
 
 
 def test_a_command_that_does_not_exist_is_refused():

@@ -2,8 +2,8 @@
 
 The program starts from this text by `python -c`, or in a process that `child.py` forked, so it
 imports nothing of the package. Descriptor 0 has the length of the job in ten digits, then the job
-as a JSON object, then the solution's own standard input. A job has `source`, `limits` and `calls`,
-which may be null.
+as a JSON object, then the solution's own standard input. A job has `source`, `limits`, `calls` and
+`alarm_s`, the seconds after which the program ends itself. The last two may be null.
 
 With calls, descriptor 1 gets a line of JSON per call and nothing that the solution prints. Without
 calls it gets what the solution prints. The process outside the sandbox does not trust this output,
@@ -17,6 +17,7 @@ import json
 import math
 import os
 import resource
+import signal
 import sys
 import threading
 import types
@@ -48,6 +49,10 @@ def main():
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         # A program may raise its stack, as many do; the memory stays limited.
         resource.setrlimit(kind, (value, hard if name == "RLIMIT_STACK" else value))
+    if job["alarm_s"]:
+        # The first process of a container ignores a signal without a handler.
+        signal.signal(signal.SIGALRM, lambda *_: os._exit(1))
+        signal.setitimer(signal.ITIMER_REAL, job["alarm_s"])
     calls, answers = job["calls"], os.dup(1)
     if calls is not None:
         os.dup2(2, 1)

@@ -75,7 +75,9 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
             "RLIMIT_CORE": 0,
             "RLIMIT_STACK": STACK_BYTES,
         }
-        job = {"source": source, "limits": limits, "calls": calls}
+        # The end of a command such as `docker run` does not end the program in its container.
+        alarm_s = self.timeout_s + 1 if self.kind == "command" else None
+        job = {"source": source, "limits": limits, "calls": calls, "alarm_s": alarm_s}
         data = json.dumps(job).encode()
         message = b"%010d" % len(data) + data + stdin.encode("utf-8", "replace")
         try:
