@@ -173,6 +173,19 @@ RIGHT = {
         (r"\boxed{(J) 15}", "J"),
         (r"\boxed{\text{A: the force}}", "A"),
     ],
+    "money": [
+        ("The answer is $20 - $5 = $15.", "15"),
+        ("The answer is $2.50 - $.50 = $2.00.", "2"),
+        ("\\boxed{15}\nThe answer is $20-$5=$15.", "15"),
+        ("\\boxed{18}\nThe answer is $18. She sells 9 eggs at $2 each.", "18"),
+        ("The answer is $18\nHe has $x$ dollars left.", "18"),
+        ("The answer is $18, which is $2 per egg.", "18"),
+        ("The answer is $20, so $x = 20$.", "20"),
+        ("The answer is $3 and $4.", "3, 4"),
+        ("The answer is $3 \\cdot \\$5 = \\$15$.", "15"),
+        ("The answer is $5 apples $ in $2$ boxes.", "5"),
+        ("<answer>$18. She sells 9 eggs at $2 each.</answer>", "18"),
+    ],
     "what is denied": [
         ("The answer is 8, rather than 6.", "8"),
         ("It's 8 — not 6.", "8"),
@@ -341,6 +354,11 @@ WRONG = {
         ("Choose A = 5 as the base.", "A"),
         ("Let A be the set.", "A"),
         ("...so it is I", "I"),
+    ],
+    "money": [
+        ("The answer is $20 - $5.", "20"),
+        ("The answer is $20 - $5 = $16.", "16"),
+        ("The answer is $3 and $4.", "3"),
     ],
     "what is denied": [
         ("The answer is 8, rather than 6.", "6"),

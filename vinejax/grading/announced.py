@@ -111,6 +111,13 @@ _PERSON = re.compile(
 _FOREIGN_WORD = re.compile(r"[^\W\d_A-Za-zα-ωΑ-Ωª-º]")
 _JOINT = re.compile(r"\s*(?:[,;]\s*(and|or)\b|[,;&]|(and|or)\b)\s*")
 _SPAN = re.compile(r"\$([^$]+)\$")
+# The sign of a sum of money, which opens no formula: the next `$` stands before a digit, as in
+# '$20 - $5', or behind a word and a space, as in '$20, so $x = 20$', or the amount ends a sentence
+# or a line.
+_MONEY = re.compile(
+    r"(?<![\\$])\$(?=\.?\d(?:[^$\n]*(?<!\\)\$\.?\d|[^$\\\n]*[a-z]{2}[ (]+\$[\w\\]"
+    r"|(?:[\d,.]*\d)?(?:[.!?]?[ \t]*\n|[.!?]\s+[A-Z])))"
+)
 _START = re.compile(
     r"[\s:：*=_#`⇒→>]+|-{3,}(?=\s)|(?i:(?:just|only|simply|exactly|precisely|clearly|indeed|then"
     r"|therefore|thus|hence|now|also|finally|obviously|an?\s+total\s+of)\s)"
@@ -156,7 +163,7 @@ def announced(text: str) -> tuple[Announced | None, str | None, int]:
             if DENIED in tail[:20] and not start:
                 start = phrase.end()
             continue
-        is_firm = _is_firm(answer, tail) and not _SUPPOSED.search(before)
+        is_firm = _is_firm(answer, _MONEY.sub("", tail)) and not _SUPPOSED.search(before)
         found = Announced(answer, phrase.start(), is_firm)
         if _JUDGED.match(answer):
             judged = judged or answer
@@ -184,7 +191,7 @@ def after_phrase(tail: str, is_tagged: bool = False) -> str:
     The items of a list or the formulas at the start of `tail` are the answer. Without them it is in
     the first sentence, up to a clause that says more about it (`affirmed`).
     """
-    tail = without_emphasis(tail)
+    tail = _MONEY.sub("", without_emphasis(tail))
     if listed := _listed_answers(tail):
         return listed
     while start := _START.match(tail) or _CORRECTED.match(tail):
