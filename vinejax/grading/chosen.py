@@ -23,7 +23,8 @@ _EXPLICIT = re.compile(
     rf"(?<![\w(])(?:{_NOUN}\s+)?{_letter('praised')}\s+is\s+(?:the\s+)?(?i:(?:only\s+)?(?:correct|best"
     r"|right)(?:\s+(?:answer|choice|option))?|(?:answer|choice|option))\b"
     rf"|{_NOUN}\s+{_letter('true')}\s+(?i:is|holds)\s*(?i:true|valid|the one)?(?=\W*\Z)"
-    rf"|(?<!not )(?<!n't )(?<!never )\b(?i:choos\w+|pick\w*|select\w*|go(?:ing)? (?:with|for)"
+    r"|(?:\bI(?:['’]\w+)?\s+(?:would\s+|will\s+)?)?(?<!not )(?<!n't )(?<!never )"
+    r"\b(?i:choos\w+|pick\w*|select\w*|go(?:ing)? (?:with|for)"
     rf"|opt for|settle (?:on|for)|leaving|leaves)\s+(?:{_NOUN}\s+)?{_letter('taken')}"
     r"(?=\s*(?:\Z|\n|[.!;:](?:\s|\Z)|,(?!\s*\(?[A-J]\b)|(?i:because|since|as|here)\b))"
     r"|\b(?i:(?:which|that|this|it) is|match(?:es)?|corresponds? to|equals|gives)\s+(?i:the\s+)?"
@@ -34,6 +35,12 @@ _EXPLICIT = re.compile(
     rf"|\b(?i:only)\s+(?:{_NOUN}\s+)?{_letter('only')}\s+(?i:works|holds|fits|remains|matches|survives"
     r"|satisf\w+|is\s+(?:left|possible|correct|valid|true))\b"
 )
+# Without the words and brackets of `_OF_CHOICES` these groups also match other problems' prose:
+# 'a bus leaves A', 'only B works for 6 days', 'angle C is right'.
+_PERHAPS = {"praised", "taken", "only"}
+_OF_CHOICES = re.compile(rf"{_NOUN}|\([A-J]\)|(?i:correct)|\AI\b")
+_VALUE = re.compile(r"[\d$\\]")
+_REASON = re.compile(r"[\s,;(–—-]*(?::|(?i:because|since|as)\b)(?:(?![.!?](?:\s|\Z))[^\n])*")
 # The last line: 'B', '**(B)**', 'B. The mass grows', or 'Therefore, B.' as its last sentence
 _ALONE = re.compile(
     r"[\s*_`#$>\"'({\[]*(?:\\(?:text|textbf|mathrm|mathbf)\{)?(?P<letter>\(?[A-J]\)?)[\s*_`$)}\]\"'.!]*"
@@ -59,15 +66,23 @@ class Chosen(NamedTuple):
     is_explicit: bool  # whether words or a line of its own say that the letter is the choice
 
 
-def chosen(text: str) -> Chosen | None:
+def chosen(text: str, before: str = "") -> Chosen | None:
     """The choice that a text states last; None if it states none.
 
+    Words that can also be prose, such as 'only B works', do not count if `before`, the answer that
+    is stated before them, is no letter, nor if a value follows them other than in their reason.
     A last line with the wording of a choice is the answer as a whole. It counts only if no other
     line begins with a letter, because the lines could list the choices.
     """
     text = text.replace(DENIED, " ")
     found = None
+    is_of_value = bool(before) and not _ALONE.fullmatch(before)
+    last_value = max((value.start() for value in _VALUE.finditer(text)), default=-1)
     for match in _EXPLICIT.finditer(text):
+        if match.lastgroup in _PERHAPS and not _OF_CHOICES.search(match.group()):
+            reason = _REASON.match(text, match.end())
+            if is_of_value or last_value >= (reason or match).end():
+                continue
         found = Chosen(next(filter(None, match.groups())), match.start(), True)
     bare = text.rstrip()
     start = bare.rfind("\n") + 1

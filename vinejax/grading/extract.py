@@ -63,20 +63,20 @@ def extract_answer(text: str, style: Style = "math") -> str | None:
     text = after_thinking(text)
     text = _BACKSLASHES.sub("", text) if "\\" * 9 in text else text
     tagged, rest = _last_tag(text)
-    if tagged and (last_boxes(rest) or _stated_after(rest)):
+    if tagged and (last_boxes(rest) or _stated_after(rest, tagged)):
         tagged = ""
     text = tagged or text
     if style == "gsm8k" and MARKER in text:
         lines = map(str.strip, text.rpartition(MARKER)[2].split("\n"))
         return without_emphasis(next(filter(None, lines), "")) or None
     if boxed := last_boxes_to(text):
-        return _stated_after(text[boxed[1] :]) or boxed[0].strip()
+        return _stated_after(text[boxed[1] :], boxed[0]) or boxed[0].strip()
     text = _EMPTY_BOX.sub("", text)
     if rest := _broken_box(text):
         return rest
     masked = mask_denied(text)
     found, judged, start = announced(masked)
-    choice = chosen(masked)
+    choice = chosen(masked, found.answer if found and found.is_firm else "")
     if found and not (choice and choice.is_explicit and choice.start > found.start):
         return found.answer
     if choice:
@@ -100,11 +100,14 @@ def _in_prose(text: str, style: Style) -> str | None:
     return style == "math" and last_formula(text) or last_number(text)
 
 
-def _stated_after(text: str) -> str | None:
-    """The value or choice that the text after a box states explicitly; None if it states none."""
+def _stated_after(text: str, before: str) -> str | None:
+    """The value or choice that the text after a box or tag states explicitly; None without one.
+
+    `before` is the content of the box or tag.
+    """
     masked = mask_denied(text)
     found, _, _ = announced(masked)
-    choice = chosen(masked)
+    choice = chosen(masked, before)
     stated = [found] if found and found.is_firm else []
     stated += [choice] if choice and choice.is_explicit else []
     return max(stated, key=lambda statement: statement.start).answer if stated else None
