@@ -60,6 +60,8 @@ EXTRACTED: dict[str, list[tuple[str, str | None]]] = {
         ("The width is \\boxed{3}. The area is \\boxed{5}", "5"),
         ("\\boxed{3}, wait: \\boxed{5}", "5"),
         ("\\boxed{5}\n\n**Final Answer**\n\n\\boxed{5}", "5"),
+        (r"\boxed{\boxed{5}}", "5"),
+        (r"\boxed{\boxed{3}, \boxed{5}}", "3, 5"),
     ],
     "placeholders": [
         ("\\boxed{5}, which stands in \\boxed{}.", "5"),

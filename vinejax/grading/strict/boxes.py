@@ -49,8 +49,8 @@ def last_boxes(text: str) -> str | None:
     Boxes are joined if only `and`, `or`, punctuation within a sentence, a list's marker or a name
     (`y =`, which is kept) stand between them, if both have labels such as 'the larger is', or if
     they are consecutive parts such as (a) and (b), whose labels are kept. Equal contents appear
-    once, unless they are such parts. Placeholders such as `\\boxed{}`, and boxes that the text
-    denies, never appear. None if no box is left or the last box is unclosed.
+    once, unless they are such parts. Placeholders such as `\\boxed{}`, boxes around others, and
+    boxes that the text denies never appear. None if no box is left or the last box is unclosed.
     """
     found = last_boxes_to(text)
     return found and found[0]
@@ -72,7 +72,8 @@ def last_boxes_to(text: str) -> tuple[str, int] | None:
     for match in reversed(boxes[:-1]):
         box = _box(text, match.end()) if text.startswith("{", match.end()) else None
         between = text[match.end() + len(box or "") + 2 : start]
-        if box is None or len(between) > MAX_JOINT:
+        is_around = box is not None and match.end() + len(box) >= start  # \boxed{\boxed{5}}
+        if box is None or is_around or len(between) > MAX_JOINT:
             break
         before = text[max(0, match.start() - MAX_JOINT) : match.start()]
         first, second = _LABEL.search(before), _LABEL.search(between)
