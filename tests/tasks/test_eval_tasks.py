@@ -134,6 +134,7 @@ def test_a_bad_row_is_named(name: str, change: dict, message: str, tmp_path: Pat
         ("\n#### 2. Conclusion\nShe makes 3.", "math"),
         ("\n#### Step 1\nIt is $\\boxed{3}$.", "math"),
         ("\nThe answer is 3.", "math"),
+        ("<think>Shall I put it in \\boxed{5}?</think>\n#### 3", "gsm8k"),
     ],
 )
 def test_a_response_is_read_as_it_is_written(

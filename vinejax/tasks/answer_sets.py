@@ -13,7 +13,7 @@ from typing import Any
 from vinejax import grading
 from vinejax.core.errors import ConfigError, DataError
 from vinejax.core.types import Problem
-from vinejax.grading.extract import MARKER, Style
+from vinejax.grading.extract import MARKER, Style, after_thinking
 from vinejax.tasks.base import ReferenceTask, Split
 from vinejax.tasks.files import is_file, read_file
 from vinejax.tasks.read_rows import problems_of, read_split
@@ -27,7 +27,7 @@ class AnswerTask(ReferenceTask):
     """The base of tasks with bare answers; all grading modes compare the results of `answer`."""
 
     def answer(self, text: str) -> str | None:
-        return grading.extract_answer(text, style=style_of(text))
+        return grading.extract_answer(text, style=style_of(after_thinking(text)))
 
     def gold(self, problem: Problem) -> str | None:
         return problem.answer
