@@ -122,6 +122,7 @@ RESPONSES = [
     ("#### -1000", False),
     ("#### ", False),
     ("1000", False),
+    ("<think>#### 1000</think>It is 1000.", False),
     ("", False),
 ]
 

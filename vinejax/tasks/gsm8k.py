@@ -68,9 +68,10 @@ class GSM8K(ReferenceTask):
         return self.answer(problem.answer)
 
     def strict_answer(self, response: str) -> str | None:
-        """The first line with text after the last '####'; None without such a line.
+        """The first line with text after the last '####' behind the thinking; None without one.
 
         Mode 'strict' reads '72.0', '$72' and '72 clips' as 72. Mode 'reference' requires equal text
         after the '####', except for commas in the response.
         """
-        return grading.extract_answer(response, style="gsm8k") if MARKER in response else None
+        said = after_thinking(response)
+        return grading.extract_answer(said, style="gsm8k") if MARKER in said else None
