@@ -315,6 +315,18 @@ def test_two_columns_of_one_name_are_refused_in_parquet(tmp_path: Path):
         loaded(tmp_path, "test")
 
 
+@pytest.mark.parametrize("time", [("ms", None, 10**15), ("s", "No/Where", 1)])
+def test_a_value_that_python_lacks_is_named_in_parquet(time: tuple, tmp_path: Path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    unit, zone, number = time
+    times = pyarrow.array([number], pyarrow.timestamp(unit, zone))
+    parquet.write_table(pyarrow.table({"when": times}), tmp_path / "test.parquet")
+    with pytest.raises(DataError, match=r"test\.parquet: a value of column 'when' cannot be read"):
+        loaded(tmp_path, "test")
+
+
 def test_tab_separated_values(tmp_path: Path):
     lines = ["question\tanswer", '"What,\nnow?"\t1,5', "Why?\t2"]
     (tmp_path / "test.tsv").write_text("\r\n".join(lines))

@@ -93,7 +93,7 @@ def _saved_rows(folder: Path) -> Iterator[tuple[int, Any]]:
 
 def _arrow_rows(files: Sequence[Path]) -> Iterator[tuple[int, Any]]:
     """The rows of Parquet files or Arrow streams, file by file."""
-    from pyarrow import ipc, parquet  # importing takes half a second
+    from pyarrow import ArrowException, ipc, parquet  # importing takes half a second
 
     number = 0
     for file in files:
@@ -105,12 +105,26 @@ def _arrow_rows(files: Sequence[Path]) -> Iterator[tuple[int, Any]]:
                 else:
                     batches = ipc.open_stream(content)
                 for batch in batches:
-                    _check_names(batch.schema.names, "columns", str(file), None)
-                    for row in batch.to_pylist():
+                    names = batch.schema.names
+                    _check_names(names, "columns", str(file), None)
+                    columns = [_values(batch[name], name, str(file)) for name in names]
+                    for values in zip(*columns, strict=True):
                         number += 1
-                        yield number, finite_or_none(row)
-        except (OSError, ValueError) as error:  # base classes of pyarrow's errors
+                        yield number, finite_or_none(dict(zip(names, values, strict=True)))
+        except (ArrowException, OSError, ValueError) as error:
             raise DataError(str(file), None, f"not {kind}: {one_line(error)}") from None
+
+
+def _values(column: Any, name: str, file: str) -> list[Any]:
+    """The values of an array of pyarrow, as objects of Python.
+
+    Raises DataError if Python has no object for one, such as for a time after the year 9999.
+    """
+    try:
+        return column.to_pylist()
+    except (OverflowError, ValueError, TypeError, LookupError, NotImplementedError) as error:
+        message = f"a value of column {name!r} cannot be read ({one_line(error)}); drop the column"
+        raise DataError(file, None, message) from None
 
 
 def finite_or_none(value: Any) -> Any:
