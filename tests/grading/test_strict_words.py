@@ -166,6 +166,12 @@ KINDS: dict[str, list[tuple[bool, str, str]]] = {
         (DIFFERENT, "(x,y)=(1,2)", "a=1, b=2"),
         (DIFFERENT, "x=1, 2", "y=1, 2"),
         (DIFFERENT, "x=1, 2", "y=1, y=2"),
+        (EQUAL, "C(8, 3) = 56", "56"),
+        (EQUAL, r"P(5,3) = \frac{5!}{2!} = 60", "60"),
+        (EQUAL, "P(A, B) = 0.5", r"\frac12"),
+        (DIFFERENT, "C(8, 3) = 56", "C(9, 3) = 56"),
+        (DIFFERENT, "C(8, 3) = 56", "(8, 3)"),
+        (DIFFERENT, "C(8, 3)", "56"),
     ],
     "items named by nouns": [
         (EQUAL, "5 rows and 3 columns", "3 columns and 5 rows"),

@@ -234,11 +234,19 @@ def _relation(s: str, depth: int) -> Node | None:
     sides = [_read(p, depth) for p in parts]
     if all(op in (">", ">=") for op in ops):
         ops, sides = [_TURNED[op] for op in ops[::-1]], sides[::-1]
+    if set(ops) == {"="} and not all(isinstance(n, nodes.Sequence) for n in sides):
+        sides = [_list_as_name(part, n) for part, n in zip(parts, sides, strict=True)]
     values = sides[-1]
     if ops[-1] == "=" and isinstance(values, nodes.Collection) and values.kind == "list":
         equations = [nodes.Relation(s, (*sides[:-1], v), tuple(ops)) for v in values.items]
         return nodes.Collection(s, "list", tuple(equations))
     return nodes.Relation(s, tuple(sides), tuple(ops))
+
+
+def _list_as_name(part: str, node: Node) -> Node:
+    """The name C(8, 3) or P(A, B) if the side `part` of an equation is one; else its node."""
+    is_named = isinstance(node, nodes.Sequence) and _NAMED.fullmatch(part.strip())
+    return nodes.Raw(part.strip()) if is_named and part.strip()[0].isupper() else node
 
 
 def _union(s: str, depth: int) -> Node | None:
