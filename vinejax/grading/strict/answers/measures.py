@@ -23,11 +23,15 @@ _SCALES = {
     unit: (base, Fraction(count))
     for unit, base, count in map(
         str.split,
-        """km m 1000; m m 1; cm m 1/100; mm m 1/1000; in in 1; ft in 12; yd in 36; mi in 63360;
-        kg g 1000; g g 1; lb oz 16; oz oz 1; s s 1; min s 60; h s 3600; day s 86400; week s 604800;
-        l l 1; ml l 1/1000; dollar dollar 1; cent dollar 1/100""".split(";"),
+        """m m 1; in in 1; ft in 12; yd in 36; mi in 63360; g g 1; tonne g 1000000; lb oz 16;
+        oz oz 1; ton oz 32000; s s 1; min s 60; h s 3600; day s 86400; week s 604800; l l 1;
+        gal teaspoon 768; quart teaspoon 192; pint teaspoon 96; cup teaspoon 48;
+        tablespoon teaspoon 3; teaspoon teaspoon 1; hz hz 1; newton newton 1; joule joule 1;
+        watt watt 1; volt volt 1; ampere ampere 1; pascal pascal 1; calorie calorie 1;
+        dollar dollar 1; cent dollar 1/100""".split(";"),
     )
 }
+_SCALES |= {unit: (base, Fraction(10) ** power) for unit, (base, power) in units.MULTIPLES.items()}
 _PART = re.compile(rf"\s*(?:[,{AND}]\s*)?(\d+(?:\.\d+)?|\d+/\d+)\s*({OPEN}[^{CLOSE}]*{CLOSE})")
 _CLOCK = re.compile(r"(\d{1,2}):([0-5]\d)(?::([0-5]\d))?")
 _NOON = {"noon": 12 * 60, "midnight": 0}

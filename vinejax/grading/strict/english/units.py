@@ -12,8 +12,11 @@ km kilometer kilometers kilometre kilometres kms; in inch inches; ft foot feet;
 yd yard yards yds; mi mile miles; kg kilogram kilograms kgs; g gram grams; lb pound pounds lbs;
 oz ounce ounces; s second seconds sec secs; min minute minutes mins; h hour hours hr hrs;
 day days; week weeks; month months; year years yr yrs; l liter liters litre litres;
-ml milliliter milliliters; gal gallon gallons; dollar dollars usd bucks; cent cents;
-euro euros eur; yen jpy; rupee rupees; hz hertz; newton newtons; joule joules; watt watts;
+ml milliliter milliliters; gal gallon gallons; quart quarts; pint pints; cup cups;
+tablespoon tablespoons; teaspoon teaspoons; ton tons; tonne tonnes; acre acres;
+hectare hectares; horsepower; mol mole moles; ohm ohms; pascal pascals; calorie calories;
+dollar dollars usd bucks; cent cents; euro euros eur; yen jpy; rupee rupees;
+hz hertz; newton newtons; joule joules; watt watts;
 volt volts; ampere amperes amp amps; kelvin kelvins; tesla teslas; celsius centigrade;
 fahrenheit; degree degrees deg; radian radians rad; am a.m. a.m; pm p.m. p.m
 """
@@ -21,6 +24,28 @@ NAMES = {
     name: unit for unit, *names in map(str.split, _SPELLINGS.split(";")) for name in [unit, *names]
 }
 NAMES |= {"mph": "mi/h", "kph": "km/h", "kmh": "km/h"}
+_PREFIXES = """
+nano n -9; micro μ -6; milli m -3; centi c -2; deci d -1; kilo k 3; mega M 6; giga G 9
+"""
+# Symbol and names of each unit that takes these prefixes
+_PREFIXED = """
+m meter metre; g gram; s second; L liter litre; l liter litre; Hz hertz; N newton; J joule;
+W watt; V volt; A ampere amp; Pa pascal; cal calorie
+"""
+_MULTIPLES = [  # symbol, name and unit with a prefix; unit without it; power of ten
+    (letter + symbol, prefix + name, NAMES.get(prefix + names[0], prefix + names[0]), unit, power)
+    for symbol, *names in map(str.split, _PREFIXED.split(";"))
+    for name, unit in ((name, NAMES[name]) for name in names)
+    for prefix, letter, power in map(str.split, _PREFIXES.split(";"))
+]
+NAMES |= {name + s: unit for _, name, unit, _, _ in _MULTIPLES for s in ("", "s")}
+MULTIPLES = {unit: (base, int(power)) for _, _, unit, base, power in _MULTIPLES}
+# Case counts in these symbols, and outside of \text most of them are products of variables: mg, ms.
+_SYMBOLS = {symbol: unit for symbol, _, unit, _, _ in _MULTIPLES}
+_SYMBOLS |= {"Pa": "pascal", "cal": "calorie", "kWh": "kilowatt/h", "hp": "horsepower"}
+_SYMBOLS |= {"qt": "quart", "tsp": "teaspoon", "tbsp": "tablespoon"}
+_LETTERS = re.compile(r"[^\W\d_]+")
+_MICRO = re.compile(r"\\mu\s*")
 _CAPITALS = {"N": "newton", "J": "joule", "W": "watt", "V": "volt", "K": "kelvin", "A": "ampere"}
 _CAPITALS |= {"T": "tesla", "C": "celsius", "F": "fahrenheit", "L": "l"}
 LETTERS = {*"mgslh", *_CAPITALS}  # units of one letter
@@ -79,5 +104,9 @@ def _spoken(text: str) -> set[str]:
 
 
 def _plain(text: str) -> str:
-    """A text in lower case, without articles, words such as `about`, and the marks of words."""
-    return _FILLERS.sub("", _MARKERS.sub(" ", text).casefold())
+    """A text in lower case, without articles, words such as `about`, and the marks of words.
+
+    Symbols such as kW are replaced by their units.
+    """
+    named = _LETTERS.sub(lambda m: _SYMBOLS.get(m[0], m[0]), _MICRO.sub("μ", text))
+    return _FILLERS.sub("", _MARKERS.sub(" ", named).casefold())
