@@ -65,7 +65,11 @@ class RowTask:
         self._splits = HeldOut(self.read_source, self._has, self._whole_prompt)
 
     def load(self, split: Split) -> list[Problem]:
-        """Problems named after their row, such as 'train/17', with the row as `columns`."""
+        """Problems with their row as `columns`, without repetitions.
+
+        The number in a name such as 'train/17' is the place, from 0, among the distinct rows of the
+        data's split.
+        """
         return self._splits.load(split, self.path)
 
     def prompt(self, problem: Problem) -> str:
