@@ -316,6 +316,17 @@ KINDS: dict[str, list[tuple[bool, str, str]]] = {
         (DIFFERENT, "5 tons", "5 kg"),
         (DIFFERENT, "5 acres", "5 hectares"),
     ],
+    "rates": [
+        (EQUAL, "$10/hour", "10"),
+        (EQUAL, "$2.50/lb", "2.5"),
+        (EQUAL, "5/day", "5 per day"),
+        (EQUAL, r"\frac52/\text{day}", "2.5"),
+        (DIFFERENT, "5/day", "5 days"),
+        (DIFFERENT, "5 per day", "5 days"),
+        (DIFFERENT, "5/day", "5/week"),
+        (DIFFERENT, r"10/\text{width}", "10"),
+        (DIFFERENT, r"\text{profit } 10/\text{width}", "10"),
+    ],
     "nothing between": [
         (EQUAL, r"\text{ }5", "5"),
         (EQUAL, r"\text{~}5", "5"),

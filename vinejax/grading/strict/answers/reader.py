@@ -33,8 +33,8 @@ _OPERATORS = {"\\le": "<=", "\\ge": ">=", "\\ne": "!=", "\\in": "in"}
 _OPERATORS |= {"\\equiv": "=", ":=": "=", "==": "="}
 _TURNED = {">": "<", ">=": "<="}
 _UNIT = re.compile(
-    rf"(?P<body>[^{OPEN}{CLOSE}]*[^{OPEN}{CLOSE}\s])\s*"
-    rf"(?P<unit>{OPEN}[^{CLOSE}]*{CLOSE}"
+    rf"(?P<body>[^{OPEN}{CLOSE}]*[^{OPEN}{CLOSE}\s/])\s*"
+    rf"(?P<unit>(?:/\s*)?{OPEN}[^{CLOSE}]*{CLOSE}"
     rf"(?:{OPEN}[^{CLOSE}]*{CLOSE}|\^\{{?-?\d\}}?|[\s/{{}}.()]|\\cdot)*)"
 )
 _BRACED_UNIT = re.compile(rf"(?P<body>.*[^_^{CLOSE}])\{{(?P<unit>{OPEN}[^{CLOSE}]*{CLOSE})\}}")
@@ -319,7 +319,7 @@ def _leaf(s: str, depth: int) -> Node:
     if measure := measures.compound_measure(s):
         return measure
     parts = latex.split_outside_brackets(s, _COLON)[0]
-    unit = _BRACED_UNIT.fullmatch(s) or _UNIT.fullmatch(s)
+    unit = _BRACED_UNIT.fullmatch(s) or _with_unit(s)
     if unit and words.JUDGES_LAST.search(unit["unit"].casefold()):
         return nodes.Raw(s)
     if len(parts) > 1 and depth < MAX_DEPTH:
@@ -351,6 +351,13 @@ def _said(s: str) -> Node:
     return nodes.Formula(s, REALS) if key in words.REALS else nodes.Text(s)
 
 
+def _with_unit(s: str, start: int = 0) -> re.Match[str] | None:
+    """The match of `_UNIT` from `start`; None for a quotient by a word, such as `10/width`."""
+    match = _UNIT.fullmatch(s, start)
+    is_quotient = match and match["unit"][0] == "/" and not units.unit_key(match["unit"])
+    return None if is_quotient else match
+
+
 def _splits(s: str, unit: re.Match[str] | None) -> list[tuple[str, str, str]]:
     """Ways to split a text into (words before, formula, words after), the most likely first.
 
@@ -362,7 +369,7 @@ def _splits(s: str, unit: re.Match[str] | None) -> list[tuple[str, str, str]]:
         return [("", s, "")]
     splits = [("", unit["body"], unit["unit"])] if unit else []
     if before:
-        both = _UNIT.fullmatch(s, before.end())
+        both = _with_unit(s, before.end())
         if both and words.JUDGES_LAST.search(both["unit"].casefold()):
             return [("", s, "")]
         body, after = both.group("body", "unit") if both else (s[before.end() :], "")

@@ -50,6 +50,7 @@ _CAPITALS = {"N": "newton", "J": "joule", "W": "watt", "V": "volt", "K": "kelvin
 _CAPITALS |= {"T": "tesla", "C": "celsius", "F": "fahrenheit", "L": "l"}
 LETTERS = {*"mgslh", *_CAPITALS}  # units of one letter
 _MARKERS = re.compile(rf"[{OPEN}{CLOSE}{{}}\\]")
+_RATE = re.compile(r"\s*(?:/|per\b)")
 _POWERS = {"square", "squared", "sq", "cubic", "cubed", "cu"}
 _FILLERS = re.compile(r"\b(?:the|an?(?!\.)|of|about|approximately|each|total)\b")
 _EMPTY_WORDS = set(
@@ -70,7 +71,8 @@ def unit_key(text: str) -> str:
     names = [NAMES[w] for w in spoken if w in NAMES]
     if len(names) > 1 and names[-1] in ("celsius", "fahrenheit"):
         names = names[-1:]  # degrees Celsius
-    return "/".join(names) + power if names else ""
+    rate = "/" if _RATE.match(low) else ""  # 5/day and 5 per day are not 5 days
+    return rate + "/".join(names) + power if names else ""
 
 
 def same_unit(a: str, b: str) -> bool:
