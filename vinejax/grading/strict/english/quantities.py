@@ -82,9 +82,11 @@ _DEGREES_OF = {"C": "celsius", "F": "fahrenheit"}
 _GOES_ON = re.compile(r"(?<![\d.])(\d*)\.(\d{2,60}?)\s*(?:\.{3,}|\\[lc]?dots(?![A-Za-z]))")
 # Other notations of a repeating decimal: 0.1(6), 0.\dot{1}\dot{8}, a bar or a dot over a character.
 _PERIOD = re.compile(
-    r"(?<![\w.])(\d*\.\d*)(?:\((\d{1,60})\)(?![\w(^])"
+    r"(?<![\w.])(\d{0,60}\.\d{0,60})(?:\((\d{1,60})\)(?![\w(^])"
     rf"|(?:{_TEXT}\{{\s*)?(\d)[\s~]*(?:{_TEXT}\{{\s*)?(?:repeating|recurring)\b\s*\}}?)"
 )
+# The result after a product such as 0.15(60), which looks like a repeating decimal
+_RESULT = re.compile(r"\s*=\s*(?:\\?\$)?\s*(\d{1,60}(?:\.\d{1,60})?)(?![\w.,/(^\\])")
 _OVER = re.compile("(\\d)[\u0304\u0305\u0307]")
 _DOTS = re.compile(r"(?<=\d)(\.\d*)(\\dot\s*\{?\d\}?(?:\d|\\dot\s*\{?\d\}?)*)(?<=[\d}])")
 # A bar or dot over digits, with braces around it or after a comma: 0.{\overline{6}}, 0,\bar{6}
@@ -110,7 +112,7 @@ def plain_quantities(s: str) -> str:
     s = _BARRED.sub(_barred, s) if "\\" in s else s
     s = _OVER.sub(r"\\dot{\1}", s)
     s = _DOTS.sub(lambda m: rf"{m[1]}\overline{{{re.sub(r'[^0-9]', '', m[2])}}}", s)
-    s = _PERIOD.sub(lambda m: rf"{m[1]}\overline{{{m[2] or m[3]}}}", s)
+    s = _PERIOD.sub(_period, s)
     s = _APOSTROPHES.sub(lambda m: m.group().replace("'", ""), s)
     s = _POINTS_BETWEEN.sub(lambda m: m.group().replace(".", ""), s)
     s = _KELVIN.sub(r"\\text{ K}", s)
@@ -139,6 +141,15 @@ def _money(match: re.Match[str]) -> str:
     follows = _CURRENCY_NAME.match(match.string, match.end())
     is_said = follows and currency.startswith(follows["name"].lower())
     return match["amount"] if is_said else f"{match['amount']} {currency} "
+
+
+def _period(match: re.Match[str]) -> str:
+    """The repeating decimal 0.15(60) with a bar; no change to the product in `0.15(60) = 9`."""
+    start, digits = match[1], match[2] or match[3]
+    result = match[2] and _RESULT.match(match.string, match.end())
+    if result and Fraction(f"0{start}0") * int(digits) == Fraction(result[1]):
+        return match.group()
+    return rf"{start}\overline{{{digits}}}"
 
 
 def _barred(match: re.Match[str]) -> str:
