@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from contrib.code.test_sandbox import kernel_only
+from helpers.applied import stand_in
 from helpers.data import path
 from helpers.refusals import refuses
 
@@ -322,13 +323,10 @@ def test_printed_outputs():
 
 def passes(result: Any, expected: Any) -> bool:
     """Whether a program passes that returns `result` where `expected` is expected."""
-
-    class Returns:
-        def run(self, source: str, stdin: str = "", calls: Any = None) -> Outcome:
-            return Outcome("ok", json.dumps({"value": encode(result)}) + "\n", "")
-
+    outcome = Outcome("ok", json.dumps({"value": encode(result)}) + "\n", "")
+    sandbox = stand_in(Sandbox, run=lambda *_, **__: outcome)
     tests = json.dumps({"calls": [["f", [], expected]]})
-    return run_tests(tests, "", Returns(), True).passed == 1  # type: ignore[arg-type]
+    return run_tests(tests, "", sandbox, True).passed == 1
 
 
 def test_results_that_cannot_be_compared_fail():
