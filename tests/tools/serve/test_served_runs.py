@@ -15,6 +15,7 @@ from vinejax.core.types import Batch
 from vinejax.learner.score import narrow_states, num_tapped
 from vinejax.methods.ppo import token_values
 from vinejax.tasks.prompts import encode_prompt
+from vinejax.tasks.rewards import TrainerState
 from vinejax.tools.serve.serve_mode import service_of
 from vinejax.tools.serve.served_model import NewerWeights, newest_checkpoint
 from vinejax.training.export import load_reward_model
@@ -52,6 +53,7 @@ def test_a_critic_gives_values_and_newer_weights_are_served(
     with service_of(cfg, folder) as service:
         client, scheduler = testclient.TestClient(service.app()), service.answerer.scheduler
         assert scheduler.source == "checkpoints/1"
+        assert service.answerer.valuer.graded.state == TrainerState(1, cfg.iterations)
         fields = {"problem": "7+8-4", "solution": SOLUTION}
         reply = client.post("/v1/step_values", json=fields).json()
         assert reply["source"] == "critic" and reply["model"] == "run"

@@ -27,6 +27,7 @@ from vinejax.runtime.devices import on_devices
 from vinejax.runtime.workdir import check_workdir
 from vinejax.tasks.base import load_task
 from vinejax.tasks.graded import GradedTask, configure
+from vinejax.tasks.rewards import TrainerState
 from vinejax.tools.serve.answering import VALUE_THREADS, Answerer
 from vinejax.tools.serve.fed_engine import FedEngine
 from vinejax.tools.serve.prompts import PromptEncoder
@@ -108,6 +109,7 @@ def service_of(cfg: Config, path: str | os.PathLike) -> Iterator[Any]:
         GradedTask(task, cfg.grader, cfg.reward) as graded,
         ThreadPoolExecutor(VALUE_THREADS, thread_name_prefix="step values") as threads,
     ):
+        graded.state = TrainerState(served.step or 0, cfg.iterations)
         encoder = PromptEncoder(served.tokenizer, limits)
         valuer = StepValuer(
             cfg=cfg,
