@@ -6,16 +6,18 @@ import functools
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import jax.numpy as jnp
 import pytest
 from helpers import loop_cases as cases
+from helpers.applied import stand_in
 
 from vinejax.core.settings import Config
-from vinejax.core.types import Problem
+from vinejax.core.types import Problem, TrainState
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.runtime.checkpoint import Checkpoints
+from vinejax.runtime.log import RunLog
 from vinejax.session.session import Session
 from vinejax.statistics.accuracy import pass_at_1
 from vinejax.tasks.base import Split
@@ -141,14 +143,11 @@ def test_reward_functions_know_the_finished_iterations_in_evaluations_of_a_run(
 ):
     """A resumed run may evaluate before its first iteration."""
     states: list[TrainerState] = []
-    session: Any = SimpleNamespace(
-        cfg=cases.config(iterations=5), graded=SimpleNamespace(), weights=lambda params: params
-    )
+    graded = stand_in(GradedTask, state=None)
+    session = stand_in(Session, cfg=cases.config(iterations=5), graded=graded)
     session.set_progress = functools.partial(Session.set_progress, session)
-    policy: Any = SimpleNamespace(params=None, step=7)
-    log: Any = SimpleNamespace(
-        stage=lambda name: contextlib.nullcontext(), metrics=lambda *given: None, timings={}
-    )
+    policy = TrainState(jnp.int32(7), {}, ())
+    log = stand_in(RunLog, stage=lambda name: contextlib.nullcontext(), timings={})
     monkeypatch.setattr(evaluate, "solve", lambda *given: states.append(session.graded.state))
     monkeypatch.setattr(evaluate, "metrics_of", lambda *given: {"pass_at_1": 0.5})
     assert evaluate.evaluate(session, policy, "validation", 3, log) == 0.5

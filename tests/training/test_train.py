@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from etils import epath
 from helpers import loop_cases as cases
+from helpers.applied import stand_in
 
 from vinejax.core.errors import DivergedError
 from vinejax.core.settings import MeshConfig
@@ -241,7 +242,7 @@ def test_accuracies_of_other_settings_are_not_compared():
     said: list[str] = []
     data = {"validation": [(Problem("a", "1+1", "2"), [5])]}
     stub: Any = SimpleNamespace(
-        session=SimpleNamespace(cfg=cases.config(), problems=data),
+        session=stand_in(Session, cfg=cases.config(), problems=data),
         log=SimpleNamespace(message=said.append),
         progress=loop.Progress(done=1, best_accuracy=0.5),
     )
@@ -328,12 +329,12 @@ def test_a_stop_saves_the_last_finished_iteration_and_nothing_is_lost(
             stopping.request(signal.SIGINT)
         return evaluate(session, policy, split, done, log)  # pyright: ignore
 
-    for place, stand_in, code, done in (
+    for place, replaced, code, done in (
         ((update, "update_step"), in_an_update, 143, 1),
         ((loop, "evaluate"), in_validation, 130, 2),
     ):
         with monkeypatch.context() as patch, pytest.raises(stopping.Stopped) as stop:
-            patch.setattr(*place, stand_in)
+            patch.setattr(*place, replaced)
             loop.train(cfg, tmp_path)
         assert stop.value.exit_code == code
         assert (
@@ -448,7 +449,9 @@ def test_the_end_is_evaluated_on_test_once_and_again_with_other_settings(tmp_pat
                     raise stopping.Stopped(signal.SIGTERM)
 
             stub: Any = SimpleNamespace(
-                session=SimpleNamespace(cfg=cases.config(eval={"samples": samples}), problems=data),
+                session=stand_in(
+                    Session, cfg=cases.config(eval={"samples": samples}), problems=data
+                ),
                 progress=loop.Progress(**checkpoints.meta(3) | stale),
                 **{"checkpoints": checkpoints, "_evaluate": evaluate, "_wait": checkpoints.wait},
             )
