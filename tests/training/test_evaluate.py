@@ -144,7 +144,7 @@ def test_reward_functions_know_the_finished_iterations_in_evaluations_of_a_run(
     """A resumed run may evaluate before its first iteration."""
     states: list[TrainerState] = []
     graded = stand_in(GradedTask, state=None)
-    session = stand_in(Session, cfg=cases.config(iterations=5), graded=graded)
+    session: Any = stand_in(Session, cfg=cases.config(iterations=5), graded=graded)
     session.set_progress = functools.partial(Session.set_progress, session)
     policy = TrainState(jnp.int32(7), {}, ())
     log = stand_in(RunLog, stage=lambda name: contextlib.nullcontext(), timings={})

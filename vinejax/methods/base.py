@@ -246,13 +246,13 @@ def _wrong_credit(credit: Any, rollout: Rollout) -> str:
         needed = f"a Credit with advantages [B, T] = {list(by_token)}"
         return f"gave {type(credit).__name__}; needed is {needed}"
     for name in ("advantages", "mask", "loss_extra", "returns", "by_step", "values"):
-        array: Any = getattr(credit, name)
-        letters, shape = "[B, T]", by_token
+        array, letters, shape = getattr(credit, name), "[B, T]", by_token
         if name in ("by_step", "values"):
             letters, shape = "[B, C]", by_step
-        if np.shape(array) != shape and (array is not None or name == "advantages"):
-            found = f"gave Credit with {name} {list(np.shape(array))}"
-            return f"{found}; needed is {letters} = {list(shape)}"
+        found = () if array is None else np.shape(array)
+        if found != shape and (array is not None or name == "advantages"):
+            needed = f"{letters} = {list(shape)}"
+            return f"gave Credit with {name} {list(found)}; needed is {needed}"
     return ""
 
 
